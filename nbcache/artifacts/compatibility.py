@@ -66,7 +66,7 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
 
 
 def unfit_line(manifests: Sequence[Manifest], environment: Environment, cells: Collection[str]) -> str:
-    """Return a line on the graphs of `cells`, or of all if there are none, that do not fit here."""
+    """Return a line on the graphs of `cells`, or without cells of all, that do not fit here."""
     best = fitting(manifests, environment)
     fits = {_identity(graph) for graph in best.graphs} if best else set()
     labels: dict[str, None] = {}
@@ -120,7 +120,7 @@ def _fitting(manifest: Manifest, here: Environment) -> Manifest:
     differing = {each.label.partition(".")[0] for each in differences(manifest, here)}
     if not differing:
         return manifest
-    # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all count as such.
+    # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all are taken for such.
     timed_on_cpu = _has_no_gpu(manifest.environment)
     on_cpu = timed_on_cpu or any(ref.type == "cpp_kernel" for ref in manifest.artifacts)
 

@@ -146,7 +146,7 @@ def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
 
 
 def packed_of(entry: bytes, *, digest: str) -> bytes:
-    """Return the content of an entry as `pack` would, verified; compressed anew only where it is not yet."""
+    """Return the content of an entry as `pack` would, verified; and compressed only if it was not."""
     content = decode_entry(entry, digest=digest)
     return entry[_HEADER.size :] if entry[len(_MAGIC) + 1] == _ZSTD else pack(content)
 
@@ -267,7 +267,7 @@ def ref_fields(ref: ArtifactRef, *, provenance: bool = True) -> dict[str, Any]:
 
 
 def ref_of(fields: Fields) -> ArtifactRef:
-    """Return the reference that `fields` are; CorruptEntry where they are none."""
+    """Return the reference that `fields` are; CorruptEntry for other fields."""
     if not fields.text("type"):
         raise corrupt("an artifact has no type")
     provenance = None
@@ -307,7 +307,7 @@ def _manifest(fields: Fields, notebook: str) -> Manifest:
 
 
 def _from_elsewhere(manifest: Manifest) -> Manifest:
-    """Return a manifest of which nothing counts as compiled here."""
+    """Return a manifest whose artifacts are all from elsewhere."""
     refs = tuple(
         replace(ref, provenance=UNSIGNED) if ref.provenance is None else ref for ref in manifest.artifacts
     )

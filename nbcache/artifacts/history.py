@@ -229,7 +229,7 @@ class HistoryStore:
         return tuple(sorted(filter(None, map(_run, rows)), key=_order))
 
     def _do(self, action: Callable[[sqlite3.Connection], _T], *, write: bool = False) -> _T | None:
-        """Return what `action` returns in a transaction on a connection of its own; None where that fails."""
+        """Return what `action` returns in a transaction on a new connection; None where that fails."""
         if self._file is None or not (write or self._file.exists()):
             return None
         try:

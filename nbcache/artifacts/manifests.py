@@ -14,13 +14,13 @@ MAX_MANIFEST_ARTIFACTS = 10_000
 
 
 def notebook_digest(notebook: str) -> str:
-    """Return what stands for a notebook in keys of a store; a path in no encoding is no error."""
+    """Return a notebook's name in keys of a store; a path in no encoding is no error."""
     return sha256(notebook.encode(errors="surrogatepass"))
 
 
 def recency(ref: ArtifactRef) -> tuple[object, ...]:
     """Order references by use. It is total, so that all kernels agree which of two is newer."""
-    # What was compiled here counts before what came from elsewhere.
+    # An artifact that was compiled here is newer than one from elsewhere.
     whose = (ref.provenance is None, ref.provenance or UNSIGNED)
     return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function, *whose)
 

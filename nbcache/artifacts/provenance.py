@@ -217,7 +217,7 @@ class Judge:
         return f"-{sha256(removed)[:8]}" if removed else ""
 
     def forget(self) -> None:
-        """Ask anew who signers are: the user has trusted somebody."""
+        """Forget who signers are: the user has trusted somebody."""
         self._known.clear()
 
     def name(self, fingerprint: str) -> str:

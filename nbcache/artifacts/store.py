@@ -236,7 +236,7 @@ class ArtifactStore:
         return len(orphans)
 
     def clear(self) -> int:
-        """Remove everything of nbcache's, for all environments and notebooks; return how many entries."""
+        """Remove all entries, for all environments and notebooks; return how many entries."""
         removed = 0
         self.history.clear()
         for prefix in (_MANIFEST, _REF, _ARTIFACT):
@@ -276,7 +276,7 @@ class ArtifactStore:
         return ref, new
 
     def _better(self, known: Provenance | None, ref: ArtifactRef) -> Provenance | None:
-        """Return who counts as having compiled what is here already: this user, else who may be believed."""
+        """Return the maker of an artifact that is here already: this user, else who may be believed."""
         if ref.provenance is None or known is None:
             return None
         if ref.provenance == UNSIGNED or self._admits(replace(ref, provenance=known)):
@@ -284,7 +284,7 @@ class ArtifactStore:
         return ref.provenance
 
     def _holds(self, artifact_key: str, digest: str) -> bool:
-        """Return whether an artifact is there; it then counts as used now, where the store can tell."""
+        """Return whether an artifact is there; mark it as used now, where the store can."""
         if isinstance(self.store, DirectoryStore):
             return self.store.touch(artifact_key)
         entry = self.store.get(artifact_key)

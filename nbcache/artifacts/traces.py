@@ -260,7 +260,7 @@ def value_to(value: Any, other: Other = _refuse) -> Any:
 
 
 def value_from(row: Any, other: Other = _refuse) -> Any:
-    """Return the value that JSON stands for; CorruptEntry where it stands for none."""
+    """Return the value of JSON; CorruptEntry for other JSON."""
     if row is None or type(row) in (bool, int, str):
         return row
     if not isinstance(row, list) or not row or not isinstance(row[0], str):
@@ -309,7 +309,7 @@ def code_to(code: types.CodeType, other: Other = _refuse) -> dict[str, Any]:
 
 
 def code_from(row: object, other: Other = _refuse) -> types.CodeType:
-    """Return the code object that JSON stands for; CorruptEntry where it stands for none."""
+    """Return the code object of JSON; CorruptEntry for other JSON."""
     if not isinstance(row, Mapping):
         raise corrupt("code of a trace is not a JSON object")
     arguments: list[Any] = []

@@ -20,7 +20,7 @@ _MOST_QUOTED = 100
 
 
 def to_json(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Return these fields as JSON of the format `name`; FormatError where a text is none."""
+    """Return these fields as JSON of the format `name`; FormatError for a lone surrogate."""
     value = {"format": name, "version": VERSION, **fields}
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
@@ -47,7 +47,7 @@ def from_json(content: bytes, name: str) -> Fields:
 
 
 def hex64(value: object) -> str:
-    """Return a SHA-256 in hexadecimal digits, or raise CorruptEntry where it is none."""
+    """Return a SHA-256 in hexadecimal digits; CorruptEntry for other values."""
     if not isinstance(value, str) or not is_sha256(value):
         raise corrupt("a digest is not 64 hexadecimal digits")
     return value

@@ -98,7 +98,7 @@ class SnapshotError(NbcacheError):
 
 
 class MissingArtifact(SnapshotError):
-    """Artifacts that a snapshot in a store names are not there any more."""
+    """Artifacts that a snapshot in a store names are gone."""
 
 
 class EnvironmentMismatch(SnapshotError):

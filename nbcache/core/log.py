@@ -18,7 +18,7 @@ _URL = re.compile(r"[\w+.-]+://\S+")
 
 
 class _Logger(logging.Logger):
-    """Fails nobody who logs, whatever handlers there are, and tells them no secrets."""
+    """Fails no caller, and shows handlers no secrets."""
 
     _formatter = logging.Formatter()
 

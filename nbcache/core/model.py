@@ -15,7 +15,7 @@ MAX_CONTENT_BYTES = 2 << 30
 
 
 class Outcome(enum.StrEnum):
-    """The answer of torch's caches for a graph."""
+    """The outcome of a lookup in torch's caches."""
 
     HIT = "hit"
     MISS = "miss"

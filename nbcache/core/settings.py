@@ -88,7 +88,7 @@ def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bo
 
 
 def torchs_url(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the URL, without options, of the Redis of torch's remote caches, and the variable naming it."""
+    """Return the URL, without options, of the Redis for torch's remote caches, and its variable."""
     if url := environ.get("TORCHINDUCTOR_REDIS_URL"):
         return url.partition("?")[0], "TORCHINDUCTOR_REDIS_URL"
     host, port = (environ.get(f"TORCHINDUCTOR_REDIS_{name}") for name in ("HOST", "PORT"))

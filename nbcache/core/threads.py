@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread | None:
-    """Start `action` on a daemon thread, `nbcache-<name>`; None where no more threads can start."""
+    """Start `action` on a daemon thread, `nbcache-<name>`; None where no further thread can start."""
     thread = threading.Thread(target=action, name=f"nbcache-{name}", daemon=True)
     try:
         thread.start()

@@ -126,13 +126,13 @@ class Keyring:
         return Signature(key.public_key().public_bytes_raw(), key.sign(message(purpose, content)))
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of one's own key, which is made if there is none yet."""
+        """Return the fingerprint of the user's key, which is made at its first use."""
         key = self._private_key(make=True)
         assert key is not None
         return sha256(key.public_key().public_bytes_raw())
 
     def own(self) -> str | None:
-        """Return the fingerprint of one's own key; None where there is none yet."""
+        """Return the fingerprint of the user's key; None before its first use."""
         key = self._private_key(make=False)
         return None if key is None else sha256(key.public_key().public_bytes_raw())
 
@@ -189,7 +189,7 @@ class Keyring:
         return signer
 
     def remove(self, signer: str) -> TrustedSigner:
-        """Trust a signer no more, who is told by name or by the beginning of the fingerprint."""
+        """Stop trusting a signer, given by name or by the beginning of the fingerprint."""
         removed = self.find(signer)
         try:
             (self.folder / _TRUSTED / removed.fingerprint).unlink(missing_ok=True)
@@ -199,7 +199,7 @@ class Keyring:
         return removed
 
     def removed(self) -> bytes:
-        """Return what changes whenever a signer is trusted no more; empty where that never was."""
+        """Return bytes that change whenever trust in a signer ends; empty where that never was."""
         return self._content(self.folder / _REMOVED) or b""
 
     def find(self, signer: str) -> TrustedSigner:
@@ -270,7 +270,7 @@ class Keyring:
             raise self._unusable("cannot be read", path, error) from error
 
     def _write(self, path: Path, content: bytes, *, replace: bool) -> None:
-        """Write a file that nobody else can ever read; keep what is there where not `replace`."""
+        """Write a file that nobody else can ever read; without `replace`, keep an existing one."""
         try:
             for folder in (self.folder, path.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -86,7 +86,7 @@ def from_lines(
 ) -> Components:
     """Return the components that torch's lines tell; `defaults` are inductor's settings as they are written.
 
-    A line that is none is left out. `constants` are those that the function reads, `places` the lines that
+    Other lines are left out. `constants` are those that the function reads, `places` the lines that
     nodes stand in, by the nodes' names, `named` what people call the graph's inputs: no use is made of it
     where torch has made other inputs of them.
     """
@@ -195,8 +195,8 @@ class _Rank(enum.IntEnum):
 def explain_miss(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:
     """Return how a graph differs from the nearest of `stored`, keys with components as manifests hold them.
 
-    Of several as near, that which has most nodes in common, then the first. None where there is none to
-    compare with, or none that differs: what made the miss is not in the key.
+    Of several as near, that which has most nodes in common, then the first. None without a
+    stored graph that differs: then the cause is outside the key.
     """
     nodes = Counter(now.nodes)
     nearest: tuple[tuple[int, int], str, Components] | None = None
@@ -229,7 +229,7 @@ def differences(before: Components, now: Components, *, in_nodes: bool = True) -
 def _constants(
     before: Mapping[str, str] | None, now: Mapping[str, str] | None
 ) -> Iterator[tuple[_Rank, Difference]]:
-    """Yield the constants that have changed, and those that are read now only, or no more."""
+    """Yield the constants that have changed, and those that only one of the two reads."""
     if before is None or now is None:
         return
     is_cut = max(len(before), len(now)) >= MOST_CONSTANTS
@@ -336,7 +336,7 @@ def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...
 
 
 def _place(places: tuple[str, ...], index: int) -> str:
-    """Return the line of a node, or, of one that is not there any more, of that which is last."""
+    """Return the line of a node, or, for one that is gone, of the last node."""
     return places[min(index, len(places) - 1)] if places else ""
 
 

@@ -164,7 +164,7 @@ class CellPlan:
 
     @property
     def cold_seconds(self) -> float | None:
-        """Estimate of what it takes where nothing is stored; None where nothing tells."""
+        """Estimate of what it takes where nothing is stored; None if unknown."""
         return _sum(graph.cold_seconds for graph in self.graphs)
 
     @property
@@ -215,7 +215,7 @@ class Plan:
 
     @property
     def cold_seconds(self) -> float | None:
-        """Estimate for all cells where nothing is stored; None where nothing tells."""
+        """Estimate for all cells where nothing is stored; None if unknown."""
         return _sum(each.cold_seconds for each in self.cells)
 
     @property
@@ -225,7 +225,7 @@ class Plan:
 
     @property
     def saved_seconds(self) -> float | None:
-        """Estimate of what those graphs save that are expected to hit; None where nothing tells."""
+        """Estimate of what those graphs save that are expected to hit; None if unknown."""
         hits = (graph for each in self.cells for graph in each.graphs if graph.verdict is Verdict.HIT)
         return _sum(graph.saves_seconds for graph in hits)
 
@@ -369,7 +369,7 @@ def _known(
 
 
 def _run_of(graph: GraphSummary) -> Run:
-    """Return what a manifest tells of a graph, as a run of no kernel."""
+    """Return a manifest's graph as a run of no kernel."""
     outcome = Outcome.MISS if graph.key else Outcome.BYPASS
     return Run(0.0, "", 0, "", graph.cell, graph.function, graph.direction, graph.key, outcome, None, {})
 
@@ -388,7 +388,7 @@ def _edited(
     positions: Mapping[int, int],
     free: Sequence[NotebookCell],
 ) -> NotebookCell | None:
-    """Return the cell that has compiled these functions, and was edited; None where nothing tells.
+    """Return the cell that has compiled these functions, and was edited; None if unknown.
 
     By its number, if the file has it; by its distance from cells that are as they were, since most people
     run them in order; or by the functions that it mentions. `counts` are its numbers in the last kernel.
@@ -407,6 +407,6 @@ def _edited(
 
 
 def _sum(seconds: Iterable[float | None]) -> float | None:
-    """Return the sum; None where one of them is not known, or there is none."""
+    """Return the sum; None for no seconds, or unknown ones."""
     every = list(seconds)
     return sum(each or 0.0 for each in every) if every and None not in every else None

@@ -40,7 +40,7 @@ class CellTimes:
     """True if all graphs were hit now."""
 
     def bars(self) -> list[tuple[str, Mapping[str, float]]]:
-        """Return what there is to compare, as (label, seconds by phase): what it is now stands last."""
+        """Return the bars to compare, as (label, seconds by phase), with that of now at the end."""
         if self.is_restored:
             return [*([("cold", self.cold)] if self.cold else []), ("now", self.now)]
         return [("now", self.now), *([("restored", self.restored)] if self.restored else [])]

@@ -178,7 +178,7 @@ class Why:
 
     @property
     def cost(self) -> str:
-        """The cost of a graph break; empty where there is none."""
+        """The cost of a graph break; empty without one."""
         if not self.graph.graph_break_reason or self.fell_into < 2:
             return ""
         parts = f"{self.fell_into} graphs, with Python between them"

@@ -78,7 +78,7 @@ class AutogradLookup(Event):
 
 @dataclass(frozen=True, slots=True)
 class KernelUsed(Event):
-    """A graph loaded a kernel. `compiled` is None where only the graph's outcome tells."""
+    """A graph loaded a kernel. `compiled` is None if the graph's outcome decides."""
 
     compiled: bool | None
     type: str = "cpp_kernel"

@@ -1,7 +1,7 @@
 """The artifacts of this notebook in the local store: read ahead, looked up, recorded.
 
 Everything that reads or writes disks happens on threads of its own, or where the compiler waits for an
-artifact anyway. Whatever fails in the store costs hits, and never a cell.
+artifact. Whatever fails in the store costs hits, and never a cell.
 """
 
 from __future__ import annotations
@@ -207,11 +207,11 @@ class NotebookCache:
                 self._elsewhere[where, manifest.environment.digest] = unfit
 
     def is_given_up(self, type: str, key: str) -> bool:
-        """Return whether the artifacts stored under `key` turned out to be of no use."""
+        """Return whether the artifacts stored under `key` are useless."""
         return (type, key) in self._given_up
 
     def give_up(self, type: str, key: str, why: str) -> None:
-        """Stop using what is stored under `key`, which is of no use because of `why`, and drop it here."""
+        """Stop using artifacts under `key`, which are useless because of `why`, and drop them here."""
         if (environment := self.environment) is None or self.is_given_up(type, key):
             return
         self._given_up.add((type, key))
@@ -235,7 +235,7 @@ class NotebookCache:
             self._prefetcher.begin(None)
 
     def read_in_background(self, read: Callable[[], object]) -> bool:
-        """Call `read` on a thread of its own; return False, with a notice, if none starts."""
+        """Call `read` on a new thread; return False, with a notice, if none starts."""
         thread = start_thread(partial(self._session.attempt, "reading ahead", read), "prefetch")
         if thread is not None:
             with self._lock:
@@ -501,7 +501,7 @@ class NotebookCache:
 
 
 def _summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:
-    """Return what a manifest tells of `graphs`, each with those of `refs` that belong to its function."""
+    """Return `graphs` as manifests hold them, each with those of `refs` that belong to its function."""
     artifacts: dict[tuple[str, str], dict[str, None]] = {}
     keys: set[str] = set()
     for ref in refs:
@@ -578,7 +578,7 @@ class Prefetcher:
             return True
 
     def begin(self, manifest: Manifest | None) -> None:
-        """Read ahead, on threads, what was brought and what `manifest` names; nothing if that is None."""
+        """Read ahead, on threads, what was brought and what `manifest` names; nothing for None."""
         with self._lock:
             self._reading = object()
             self._taken.clear()
@@ -613,7 +613,7 @@ class Prefetcher:
             return [each for slot, found in self._ahead.items() if slot[0] == type for each in found]
 
     def pop(self, type: str, key: str) -> list[Artifact]:
-        """Return the artifacts under a type and key, from wherever they are; nothing is held any more."""
+        """Return the artifacts under a type and key, from wherever they are; they are released."""
         with self._lock:
             self._taken.add((type, key))
             found = self._ahead.pop((type, key), None)

@@ -124,7 +124,7 @@ class Prewarming:
             start_thread(self._pause_later, "pausing")
 
     def _pause(self) -> bool:
-        """Stop the background process while a cell runs; return whether there is no more to do."""
+        """Stop the background process while a cell runs; return whether that is done."""
         with self._lock:
             return not self._cell_runs or self._background is None or self._background.pause()
 
@@ -170,7 +170,7 @@ class Prewarming:
         return None
 
     def stop(self) -> None:
-        """Do no more, and end what was begun; another `step` begins anew."""
+        """Stop, and end what was begun; another `step` begins from the start."""
         steps, self._steps = self._steps, None
         getattr(steps, "close", lambda: None)()
         self.state = "off"

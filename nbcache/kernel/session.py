@@ -68,7 +68,7 @@ class CompilerBridge(Protocol):
         """Compile for what the session's settings say now; ConfigError where that is impossible."""
 
     def clear(self) -> None:
-        """Empty the compiler's own cache folder, if it is one of ours."""
+        """Empty the compiler's cache folder, if nbcache made it."""
 
     def disown(self) -> None:
         """From now on, treat artifacts in the compiler's folder as others'; may be called often."""
@@ -183,7 +183,7 @@ class Session:
         _of_extension(self.connector)(url)
 
     def join(self, shared: SharedLevel) -> SharedClient:
-        """Make `shared` part of every lookup, and share with it what there is of this notebook."""
+        """Make `shared` part of every lookup, and publish this notebook's artifacts there."""
         self.disconnect()
         shared_client = SharedClient(shared, self)
         self.shared_client = shared_client
@@ -296,7 +296,7 @@ class Session:
         return 0.0 if self._idle_since is None else self._clock() - self._idle_since
 
     def notebook(self, timeout: float) -> str:
-        """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
+        """Return the notebook's identity, or an empty text if it is unknown after `timeout` seconds."""
         return self.locator.notebook(timeout)
 
     @property
@@ -374,7 +374,7 @@ class Session:
         return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.of_no_use())
 
     def why(self, graph: str | None = None) -> list[Why]:
-        """Explain the graphs of a function, or of torch's compile id `0/1`; by default of the last cell."""
+        """Explain the graphs of a function, or of a compile id `0/1`; by default of the last cell."""
         known, last = self.graphs, next((each for each in reversed(self.reports) if each.graphs), None)
         chosen = known if last is None else last.graphs
         if graph is not None:
@@ -393,11 +393,11 @@ class Session:
     # --- faults ---------------------------------------------------------------------------------
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Say in a notice that `what` failed; of a bug of ours, that it is to be reported."""
+        """Say in a notice that `what` failed, and for a bug of nbcache, that it is to be reported."""
         logger.info("%s failed", what, exc_info=error)
         if isinstance(error, NbcacheError):
             self.notice(f"{what} failed: {error}")
-        else:  # a bug of ours must not cost the user a cell, nor go unseen
+        else:  # a bug of nbcache must cost no cell, and must be seen
             self.notice(f"{what} failed unexpectedly, please report it: {error!r}")
 
 
@@ -436,7 +436,7 @@ class Unnoticed:
 
 
 class NotebookLocator:
-    """`locate` returns the notebook's identity, empty where there is none; `say` is given notices."""
+    """`locate` returns the notebook's identity, or an empty text; `say` is given notices."""
 
     def __init__(self, locate: Callable[[], str], say: Callable[[str], None]) -> None:
         self._locate = locate

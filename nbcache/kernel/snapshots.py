@@ -63,7 +63,7 @@ _LOOK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Somebody who is not trusted, and what they have to do with a snapshot that came along."""
+    """An untrusted signer or maker of a snapshot that came along."""
 
     fingerprint: str
     name: str
@@ -199,7 +199,7 @@ class Sharing:
                     return
 
     def strangers(self) -> list[Stranger]:
-        """Return who is not trusted, and signed what came along, or compiled what a trusted signer took."""
+        """Return the untrusted signers of snapshots, and the untrusted makers in those of trusted signers."""
         found: dict[str, Stranger] = {}
         for received in self.known():
             if received.standing is Standing.UNKNOWN:
@@ -212,7 +212,7 @@ class Sharing:
         return [each for each in found.values() if each.fingerprint not in self._ignored]
 
     def ignore(self, fingerprint: str) -> None:
-        """Stop mentioning a signer who is not trusted, for as long as this kernel runs."""
+        """Stop mentioning an untrusted signer, for as long as this kernel runs."""
         self._ignored.add(fingerprint)
 
     def told(self) -> list[Received]:

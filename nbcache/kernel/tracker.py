@@ -115,7 +115,7 @@ class _Compile:
             _add(self.phases, graph.phases)
 
     def take_over(self, graph: _Graph) -> None:
-        """Make one of `graph` and an earlier try of it: a stored one that turned out to be of no use."""
+        """Make one of `graph` and an earlier try of it: a stored one that was useless."""
         for earlier in [each for each in self.graphs if each is not graph]:
             if (earlier.key, earlier.backward) == (graph.key, graph.backward):
                 self.graphs.remove(earlier)
@@ -157,7 +157,7 @@ class Tracker:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child: what other threads were compiling is compiled there no more."""
+        """Go on in a forked child: compiles of other threads end there."""
         here = threading.get_ident()
         self._threads = {thread: state for thread, state in self._threads.items() if thread == here}
 

@@ -200,7 +200,7 @@ class Connection:
     def read_batches(
         self, keys: Sequence[str], most_bytes: int
     ) -> Iterator[tuple[Sequence[str], Mapping[str, bytes]]]:
-        """Yield some of `keys`, with what is there, for each round trip; until it has read `most_bytes`."""
+        """Yield some of `keys`, with their values, for each round trip; until it has read `most_bytes`."""
         read = 0
         for batch in batches(keys, _BATCH):
             if read >= most_bytes or (values := self.read(partial(self.store.get_many, batch))) is None:
@@ -315,5 +315,5 @@ class Connection:
     def _failed(self, error: Exception) -> None:
         if isinstance(error, NbcacheError):
             self.note(f"what was compiled is not shared: {error.with_next_step()}")
-        else:  # a bug of ours must not go unseen
+        else:  # a bug of nbcache must be seen
             self.say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")

@@ -1,4 +1,4 @@
-"""Remove from a store what kernels share live and nobody uses any more."""
+"""Remove from a store artifacts that kernels shared live and have stopped using."""
 
 from __future__ import annotations
 

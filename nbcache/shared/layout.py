@@ -78,7 +78,7 @@ def encode_shared(variants: Sequence[Variant]) -> bytes:
 
 
 def decode_shared(value: bytes) -> list[Variant]:
-    """Return the variants in a value; CorruptEntry or UnsupportedVersion where it is none."""
+    """Return the variants in a value; CorruptEntry or UnsupportedVersion for other bytes."""
     if not value.startswith(_MAGIC):
         raise corrupt("a shared entry does not begin as nbcache's do")
     if len(value) > len(_MAGIC) and value[len(_MAGIC)] > _VERSION:

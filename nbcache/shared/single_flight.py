@@ -159,15 +159,15 @@ class SingleFlight:
             self._leases.release(lease)
 
     def forget(self, name: str) -> Lease | None:
-        """Extend the lease on `name` no more, so that it ends by itself."""
+        """Stop extending the lease on `name`, so that it expires."""
         with self._lock:
             lease, _ = self._flights.pop(name, (None, 0.0))
         return lease
 
     def close(self, *, release: bool = True) -> None:
-        """Wait for nobody any more; let go of what is held, which ends by itself where not `release`."""
+        """Stop waiting; release the leases, or without `release` let them expire."""
         self._closed.set()
-        with suppress(StoreError):  # the rest ends by itself, too
+        with suppress(StoreError):  # the rest expires, too
             for name in list(self._flights) if release else ():
                 self.done(name)
 

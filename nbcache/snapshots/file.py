@@ -111,7 +111,7 @@ def encode_file(file: SnapshotFile) -> bytes:
 
 
 def decode_file(data: bytes) -> SnapshotFile:
-    """Return the members of a snapshot file. CorruptSnapshot, and nothing else, where it is none."""
+    """Return the members of a snapshot file. CorruptSnapshot, and nothing else, for other bytes."""
     if len(data) > MAX_SNAPSHOT_BYTES:
         raise refused(f"it has {len(data):,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")
     start = _directory(data)

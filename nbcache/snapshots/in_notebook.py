@@ -58,7 +58,7 @@ def attached(notebook: NotebookNode) -> list[bytes]:
 
 
 def referred(data: bytes) -> set[str]:
-    """Return the SHA-256 of each snapshot file that outputs in a notebook's bytes tell of."""
+    """Return the SHA-256 of each snapshot file that outputs in a notebook's bytes name."""
     outputs = _outputs(_with(MANIFEST_MIME, data))
     digests = (_mapping(content, MANIFEST_MIME).get("digest") for content in outputs)
     return {digest for digest in digests if isinstance(digest, str)}
@@ -97,7 +97,7 @@ def detach(notebook: NotebookNode) -> int:
 
 
 def decode_notebook(data: bytes, where: str) -> NotebookNode:
-    """Return the notebook that `data` holds, as it is; SnapshotError where it is none of nbformat 4."""
+    """Return the notebook that `data` holds, as it is; SnapshotError for others than nbformat 4."""
     import nbformat
 
     try:

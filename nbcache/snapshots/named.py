@@ -245,7 +245,7 @@ class NamedSnapshots:
         return Taken(self.where(name), draft, b"", changed, missing, len(versions) - len(own))
 
     def _gone(self, received: Received) -> set[str]:
-        """Return the contents that a version names, by digest, and that are not there any more."""
+        """Return the digests of contents that a version names, and that are gone."""
         contents = received.snapshot.contents
         there = self._present(each.packed_digest for each in contents.values())
         return {digest for digest, each in contents.items() if each.packed_digest not in there}

@@ -78,7 +78,7 @@ class DirectoryStore:
         )
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None; it then counts as used now."""
+        """Return the bytes under `key`, or None; and mark it as used now."""
         with self._errors("cannot be read"):
             return read_plain(self.root, check_key(key), max_bytes=_MAX_BYTES, used=True)
 
@@ -86,7 +86,7 @@ class DirectoryStore:
         return {key: value for key in keys if (value := self.get(key)) is not None}
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        """Return those of `keys` that are there; that counts as no use of them."""
+        """Return those of `keys` that are there; this marks none as used."""
         return {key for key in keys if self._is_there(check_key(key))}
 
     def put(self, key: str, value: bytes) -> None:
@@ -158,7 +158,7 @@ class DirectoryStore:
                     raise
 
     def _is_open(self, folder: Path) -> bool:
-        """Return whether others can write to a folder of ours, which is made where it is not there."""
+        """Return whether others can write to a folder of the store, which is made if it is missing."""
         try:
             status = folder.lstat()
         except FileNotFoundError:

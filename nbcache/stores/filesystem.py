@@ -266,7 +266,7 @@ def _is_folder(fs: Any) -> bool:
 
 
 def _length(fs: Any, root: str, key: str) -> int | None:
-    """Return how long an object is; None where there is none, or a service does not tell."""
+    """Return how long an object is; None for a missing object, or an unknown length."""
     try:
         info = fs.info(f"{root}/{key}")
     except Exception as error:

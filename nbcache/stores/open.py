@@ -1,4 +1,4 @@
-"""Opens a store by its URL, and bounds the time of what has no timeouts of its own."""
+"""Opens a store by its URL, and bounds the time of stores without timeouts."""
 
 from __future__ import annotations
 

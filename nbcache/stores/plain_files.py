@@ -76,7 +76,7 @@ def _entered(folder: str, parent: int, mode: int | None) -> int:
 
 
 def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> bytes | None:
-    """Return the bytes of a regular file, which counts as used now if `used`; None without one."""
+    """Return the bytes of a regular file, and mark it as used now if `used`; None without one."""
     try:
         with folder_of(root, key) as (folder, name):
             descriptor = os.open(name, _FILE, dir_fd=folder)

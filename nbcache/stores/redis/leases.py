@@ -66,7 +66,7 @@ class RedisLeases:
     def claim(self, name: str, holder: bytes, seconds: float) -> Claim:
         """Take the lease `name` for `seconds`, or return its holder's statement.
 
-        After a StoreError this kernel may have the lease all the same; it then ends by itself.
+        After a StoreError this kernel may have the lease all the same; it then expires.
         """
         lease = Lease(name, secrets.token_bytes(_NONCE_BYTES) + holder)
 

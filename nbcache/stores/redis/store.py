@@ -166,7 +166,7 @@ class RedisStore:
                     break
 
     def _nodes(self) -> list[Any]:
-        """Return a client for each server that has keys of its own."""
+        """Return a client for each server with keys."""
         with self._round_trip() as client:
             if not self.address.cluster:
                 return [client]
