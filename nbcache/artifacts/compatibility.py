@@ -33,9 +33,10 @@ def foreseen_differences(manifest: Manifest, here: Environment) -> list[Differen
     """Return what differs of those components that `here` holds: before torch is imported, some of them."""
     labels = {part.label for part in here.components}
     return [
-        each
-        for each in differences(manifest, here)
-        if each.label in labels and not (each.label == "torch.version" and _same_release(each))
+        difference
+        for difference in differences(manifest, here)
+        if difference.label in labels
+        and not (difference.label == "torch.version" and _same_release(difference))
     ]
 
 
@@ -59,7 +60,7 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
     depend on the CPU. Code for a baseline is found by kernels that compile for it, too, and by no others.
     """
     baseline = here.values.get(LABEL)
-    alike = [each for each in manifests if each.environment.values.get(LABEL) == baseline]
+    alike = [manifest for manifest in manifests if manifest.environment.values.get(LABEL) == baseline]
     fits = [_fitting(manifest, here) for manifest in alike]
     found = [each for each in fits if any(type_of(ref.type).is_useful_alone for ref in each.artifacts)]
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
@@ -117,7 +118,7 @@ def _has_no_gpu(environment: Environment) -> bool:
 
 
 def _fitting(manifest: Manifest, here: Environment) -> Manifest:
-    differing = {each.label.partition(".")[0] for each in differences(manifest, here)}
+    differing = {difference.label.partition(".")[0] for difference in differences(manifest, here)}
     if not differing:
         return manifest
     # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all are taken for such.

@@ -189,7 +189,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             "created": float(snapshot.created),
             "host": snapshot.host,
             "made_by": snapshot.made_by,
-            "manifests": [_manifest_fields(each) for each in snapshot.manifests],
+            "manifests": [_manifest_fields(manifest) for manifest in snapshot.manifests],
             "notebook": snapshot.notebook,
             "user": snapshot.user,
         },

@@ -95,10 +95,10 @@ def clearing(manifests: Mapping[str, Manifest], notebook: str) -> Clearing:
     """Return what of the `manifests` of all notebooks, by key, is one notebook's alone."""
     own = {key: each for key, each in manifests.items() if each.notebook == notebook}
     elsewhere = {
-        _slot(each.environment.digest, ref)
-        for each in manifests.values()
-        if each.notebook != notebook
-        for ref in each.artifacts
+        _slot(manifest.environment.digest, ref)
+        for manifest in manifests.values()
+        if manifest.notebook != notebook
+        for ref in manifest.artifacts
     }
     refs = {
         (each.environment.digest, *ref.identity): (each.environment.digest, ref)

@@ -120,7 +120,7 @@ def with_makers(manifest: Manifest) -> Manifest:
             return by_digest.get(by_key[graph.key], "")
         return next((by_digest[digest] for digest in graph.artifacts if digest in by_digest), "")
 
-    return replace(manifest, graphs=tuple(replace(each, maker=maker_of(each)) for each in manifest.graphs))
+    return replace(manifest, graphs=tuple(replace(graph, maker=maker_of(graph)) for graph in manifest.graphs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Explanation:
     """The differences, the most telling first; at least one."""
 
     def clause(self) -> str:
-        first, *more = (each.words() for each in self.differences)
+        first, *more = (difference.words() for difference in self.differences)
         return first + (f"; and {len(more)} more, see %nbcache why" if more else "")
 
 

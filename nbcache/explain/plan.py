@@ -203,30 +203,30 @@ class Plan:
 
     @property
     def graphs(self) -> int:
-        return sum(len(each.graphs) for each in self.cells)
+        return sum(len(cell.graphs) for cell in self.cells)
 
     @property
     def hits(self) -> int:
-        return sum(each.count(Verdict.HIT) for each in self.cells)
+        return sum(cell.count(Verdict.HIT) for cell in self.cells)
 
     @property
     def edited(self) -> int:
-        return sum(each.is_edited for each in self.cells)
+        return sum(cell.is_edited for cell in self.cells)
 
     @property
     def cold_seconds(self) -> float | None:
         """Estimate for all cells where nothing is stored; None if unknown."""
-        return _sum(each.cold_seconds for each in self.cells)
+        return _sum(cell.cold_seconds for cell in self.cells)
 
     @property
     def expected_seconds(self) -> float | None:
         """Estimate for all cells as it is; None where it is not known of all of them."""
-        return _sum(each.expected_seconds for each in self.cells)
+        return _sum(cell.expected_seconds for cell in self.cells)
 
     @property
     def saved_seconds(self) -> float | None:
         """Estimate of what those graphs save that are expected to hit; None if unknown."""
-        hits = (graph for each in self.cells for graph in each.graphs if graph.verdict is Verdict.HIT)
+        hits = (graph for cell in self.cells for graph in cell.graphs if graph.verdict is Verdict.HIT)
         return _sum(graph.saves_seconds for graph in hits)
 
     def to_json(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class Plan:
             "edited": self.edited,
             "cold_seconds": self.cold_seconds,
             "expected_seconds": self.expected_seconds,
-            "cells": [each.to_json() for each in self.cells],
+            "cells": [cell.to_json() for cell in self.cells],
             "others": self.others,
             "gone": list(self.gone),
             "unfit": [each.to_json() for each in self.unfit],

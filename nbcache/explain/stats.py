@@ -153,7 +153,7 @@ class Stats:
 
     def fates(self) -> Mapping[Fate, int]:
         """Return how many stored graphs had each fate; 0 of those that none had."""
-        return Counter(each.fate for each in self.stored)
+        return Counter(graph.fate for graph in self.stored)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -77,7 +77,7 @@ class Timeline:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "cells": [asdict(each) for each in self.cells],
+            "cells": [asdict(cell) for cell in self.cells],
             "lost": [asdict(each) for each in self.lost],
             "kernels": [asdict(each) for each in self.kernels],
         }
@@ -99,7 +99,7 @@ def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellT
     ]
     now = _sum(graph.seconds for graph in report.graphs)
     outside = {OUTSIDE: max(0.0, report.seconds - sum(now.values()))}  # which it takes in any case
-    cold, restored = _all(each.cold for each in usual), _all(each.restored for each in usual)
+    cold, restored = _all(estimate.cold for estimate in usual), _all(estimate.restored for estimate in usual)
     return CellTimes(
         label=report.cell.label if report.cell else "outside any cell",
         functions=tuple(dict.fromkeys(graph.function for graph in report.graphs)),
@@ -162,7 +162,7 @@ def with_estimates(
     here = "" if environment is None else environment.digest
     usual = [expected(history, cell, now.function, each, environment=here) for each in directions]
     hits = stored and now.phase not in _COLD
-    found = [each for one in usual if (each := one.restored if hits else one.cold) is not None]
+    found = [each for estimate in usual if (each := estimate.restored if hits else estimate.cold) is not None]
     seconds = max((each.get("total", 0.0) for each in found), default=0.0)
     return replace(now, usual_seconds=seconds, usual_graphs=_graphs_of(history, cell))
 

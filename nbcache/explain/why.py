@@ -98,7 +98,7 @@ def _of_miss(differences: Sequence[Difference]) -> str:
     first = differences[0]
     kind, _, name = first.what.partition(" ")
     if kind == "constant":
-        in_graph = any(each.what == "constant in the graph" for each in differences)
+        in_graph = any(difference.what == "constant in the graph" for difference in differences)
         return _of_constant(name, first, in_graph)
     if kind in ("parameter", "buffer"):
         return "nothing, if you have changed the model: each version is stored"

@@ -179,5 +179,7 @@ class Prewarming:
         return {
             "state": self.state,
             "seconds": self.seconds,
-            "slices": [{"name": each.name, "seconds": each.seconds} for each in self.slices],
+            "slices": [
+                {"name": slice_time.name, "seconds": slice_time.seconds} for slice_time in self.slices
+            ],
         }

@@ -128,7 +128,7 @@ def _of_threads(miss: Miss, known: Sequence[GraphSummary | GraphRecord], counts:
     threads, found = Difference("threads", counts, str(miss.threads)), _nearest(miss, known)
     if found is None:
         return Reason(text, Explanation(known[0].key or "", (threads,)))
-    rest = [each for each in found.differences if each.what != threads.what]
+    rest = [difference for difference in found.differences if difference.what != threads.what]
     return Reason(text, Explanation(found.nearest, (threads, *rest)))
 
 

@@ -126,7 +126,7 @@ class Sharing:
         """Return the snapshots that are here, whoever signed them; each signer as they stand now."""
         with self._lock:
             received = list(self._received.values())
-        return [self._judged(each) for each in received]
+        return [self._judged(version) for version in received]
 
     def _of_no_use(self) -> Iterator[Elsewhere]:
         """Yield what of the snapshots that are here is not used, and why."""
@@ -389,7 +389,7 @@ def usable(received: Received, here: Environment, judge: Judge) -> tuple[Manifes
     if problems and not admitted.artifacts:
         problems[0].where = received.where
         raise problems[0]
-    return admitted, [each for each in problems if isinstance(each, FormatError | BadSignature)]
+    return admitted, [problem for problem in problems if isinstance(problem, FormatError | BadSignature)]
 
 
 def mismatch(received: Received, here: Environment) -> EnvironmentMismatch:

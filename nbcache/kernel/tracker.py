@@ -110,7 +110,7 @@ class _Compile:
 
     def discard_hits(self) -> None:
         """Forget the graphs that were loaded: none of them runs."""
-        for graph in [each for each in self.graphs if each.outcome is Outcome.HIT]:
+        for graph in [graph for graph in self.graphs if graph.outcome is Outcome.HIT]:
             self.graphs.remove(graph)
             _add(self.phases, graph.phases)
 

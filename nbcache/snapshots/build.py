@@ -206,8 +206,8 @@ def merge_into_existing(
     here gets the user's statement, and all else keeps its maker's. `current` returns what a version keeps.
     """
     drafts = [
-        Draft(selected(each.snapshot, current) if current else each.snapshot, each.unlock(Policy.STRICT))
-        for each in earlier
+        Draft(selected(one.snapshot, current) if current else one.snapshot, one.unlock(Policy.STRICT))
+        for one in earlier
     ]
     known: dict[str, Packed] = {}
     for draft in drafts:
@@ -223,8 +223,8 @@ def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: 
     contents = draft.snapshot.contents
     signed_before = {
         (manifest.environment, ref.identity): ref.provenance
-        for each in earlier
-        for manifest in each.snapshot.manifests
+        for draft in earlier
+        for manifest in draft.snapshot.manifests
         for ref in manifest.artifacts
         if ref.provenance is not None and signed_by(ref.provenance) == own
     }
@@ -238,8 +238,8 @@ def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: 
         return replace(ref, provenance=provenance)
 
     manifests = tuple(
-        replace(each, artifacts=tuple(signed(each.environment, ref) for ref in each.artifacts))
-        for each in draft.snapshot.manifests
+        replace(manifest, artifacts=tuple(signed(manifest.environment, ref) for ref in manifest.artifacts))
+        for manifest in draft.snapshot.manifests
     )
     return replace(draft, snapshot=replace(draft.snapshot, manifests=manifests))
 
@@ -262,7 +262,9 @@ def added(
         found, _ = judged(file, keyring, where=where)
         ours = {received.version: received for received in found if received.is_own}
     # The user's own that are damaged go: what they held and is still here is in the new one.
-    others = [each for each in file.versions if each.digest not in ours and not is_own(each, keyring)]
+    others = [
+        version for version in file.versions if version.digest not in ours and not is_own(version, keyring)
+    ]
     draft, changed = merge_into_existing([*ours.values()], build, origin, keyring, current=current)
     data = signed(draft, keyring, others, file.packed) if changed or before is None else before
     return Taken(where, draft, data, changed, left=len(others))
@@ -276,7 +278,7 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
     for data in files:
         file = decode_file(data)
         packed |= {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
-        versions |= {each.digest: each for each in file.versions}
+        versions |= {version.digest: version for version in file.versions}
         received |= {version.version: version for version in judged(file, keyring, where="")[0]}
     for one in [*received.values()]:
         if any(_absorbs(other, one) for other in received.values()):

@@ -83,7 +83,7 @@ class SnapshotFile:
 
 def encode_file(file: SnapshotFile) -> bytes:
     """Return the bytes of a snapshot file. SnapshotError where they would be too many."""
-    versions = sorted({each.digest: each for each in file.versions}.items())
+    versions = sorted({version.digest: version for version in file.versions}.items())
     size = sum(len(each.manifest) for _, each in versions) + sum(map(len, file.packed.values()))
     bounds = (
         (size, MAX_SNAPSHOT_BYTES, "bytes"),

@@ -222,7 +222,11 @@ class NamedSnapshots:
 
     def _write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
         versions = self.versions(name)
-        own = {one.key: one.received for one in versions if one.received and one.received.is_own}
+        own = {
+            version.key: version.received
+            for version in versions
+            if version.received and version.received.is_own
+        }
         lost = {key: self._gone(received) for key, received in own.items()}
         earlier = [without(received, lost[key]) if lost[key] else received for key, received in own.items()]
         gone = set().union(*lost.values())

@@ -143,7 +143,7 @@ def without(received: Received, gone: Collection[str]) -> Received:
 
 def selected(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> Snapshot:
     """Return what `select` returns of each manifest; those without artifacts, and other contents, go."""
-    chosen = [union(each.environment, "", [select(each)]) for each in snapshot.manifests]
+    chosen = [union(manifest.environment, "", [select(manifest)]) for manifest in snapshot.manifests]
     manifests = tuple(manifest for manifest in chosen if manifest.artifacts)
     named = {digest for manifest in manifests for digest in manifest.digests}
     contents = {digest: packed for digest, packed in snapshot.contents.items() if digest in named}
@@ -207,7 +207,8 @@ def is_vouched(standing: Standing | None) -> bool:
 def check(snapshot: Snapshot) -> None:
     """Raise CorruptSnapshot unless what the manifest says is within bounds."""
     if len(snapshot.manifests) > MAX_ENVIRONMENTS or any(
-        max(len(each.artifacts), len(each.graphs)) > MAX_MANIFEST_ARTIFACTS for each in snapshot.manifests
+        max(len(manifest.artifacts), len(manifest.graphs)) > MAX_MANIFEST_ARTIFACTS
+        for manifest in snapshot.manifests
     ):
         raise refused("it names more artifacts than a snapshot may")
     if sum(each.size for each in snapshot.contents.values()) > MAX_CONTENT_BYTES:
