@@ -149,8 +149,6 @@ _REMEDIES = {
     "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
 }
 """Advice for a component that differs, by the first part of its label."""
-
-
 _MOST_DIFFERENCES = 40
 _LONGEST = 60
 """Characters of a name or value that are shown."""

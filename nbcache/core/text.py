@@ -6,11 +6,7 @@ import re
 from collections.abc import Container, Sequence
 
 NOTHING = "–"
-
-
 DOT = " · "
-
-
 LONG = 2_000
 """Characters of a reason that are shown anywhere."""
 _LONGEST_LINE = 10_000

@@ -15,8 +15,6 @@ from nbcache.core.text import one_line
 
 RETUNED = "re-tuned"
 """The word of docs/json.md in the `reason` of a hit whose kernels were benchmarked again."""
-
-
 Graph: TypeAlias = GraphRecord | Run
 """A graph of this kernel, or a run of the history."""
 

@@ -22,8 +22,6 @@ INCOMPLETE = "stored, but a C++ kernel of it is missing"
 GONE = "it was stored, and is not there any more: evicted, or removed"
 LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
 """Why a graph missed that was stored as it is."""
-
-
 _GROUPS = ("torch", "device", "triton", "python", "cpu", "compiler")
 """The parts of an environment, what tells most first."""
 _LONGEST = 60

@@ -30,15 +30,9 @@ from nbcache.snapshots.named import Place, opened, place
 from nbcache.snapshots.verify import Received, judged_file
 
 MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
-
-
 _SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
 """The longest silence of a server, and the longest download."""
-
-
 _CHUNK_BYTES = 1 << 20
-
-
 _MOST_FILES = 100
 """Files of a folder among which one that was renamed is looked for."""
 
