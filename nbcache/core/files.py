@@ -84,7 +84,7 @@ def _alone(folder: Path) -> Iterator[None]:
         ) from error
     try:
         deadline = time.monotonic() + _LOCK_SECONDS
-        while not _is_locked(descriptor):
+        while not try_lock(descriptor):
             if time.monotonic() > deadline:
                 raise SnapshotError(
                     f"another process has been writing there for {_LOCK_SECONDS:g} s",
@@ -97,9 +97,10 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_locked(descriptor: int) -> bool:
-    """Lock a folder; return False where another process has done so."""
+def try_lock(descriptor: int) -> bool:
+    """Lock a file or folder; return False where another descriptor has the lock, in any process."""
     try:
+        # flock, not lockf: it holds between threads too, and goes with the process.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -28,7 +28,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from nbcache.artifacts.encoding import decode_snapshot
@@ -123,11 +123,8 @@ class Collected:
 @contextmanager
 def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
     """Open the store at a URL for what people wait for, and close it again; ConfigError as `open_store`."""
-    store = open_store(url, connect_timeout=_CONNECT_SECONDS, timeout=_SECONDS)
-    try:
+    with closing(open_store(url, connect_timeout=_CONNECT_SECONDS, timeout=_SECONDS)) as store:
         yield NamedSnapshots(store, keyring)
-    finally:
-        store.close()
 
 
 class NamedSnapshots:

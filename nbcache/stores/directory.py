@@ -17,7 +17,6 @@ is read (`format.decode_entry`), so that costs a miss; syncing would cost every 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -27,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nbcache.core.errors import StoreUnavailable
-from nbcache.core.files import write_whole
+from nbcache.core.files import try_lock, write_whole
 from nbcache.core.model import MAX_CONTENT_BYTES
 from nbcache.stores.base import check_key, check_prefix, is_key
 from nbcache.stores.plain_files import (
@@ -235,15 +234,8 @@ class DirectoryStore:
         """Yield whether this call, and no other in any process, may evict."""
         descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # flock, not lockf: it holds between threads too, and goes with the process.
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            except OSError:
-                pass  # no locks on this filesystem: two evictions at once remove too much, and nothing worse
-            yield True
+            # Without locks, two evictions at once remove too much, and nothing worse.
+            yield try_lock(descriptor)
         finally:
             os.close(descriptor)
 
