@@ -250,23 +250,9 @@ class Connection:
         for task in unsent:
             self._worker.submit(partial(self._do, task))
 
-    def after_writes(self, action: Callable[[], object]) -> None:
-        """Call `action` once all that was handed to `write` before is written, or could not be."""
-        self._worker.submit(action)
-
     def flush(self, timeout: float | None) -> bool:
         """Wait until all is written; False where `timeout` seconds were too few, or the store is off."""
         return self.closed or (self._worker.flush(timeout) and not self._unsent)
-
-    def stop(self) -> None:
-        with self._lock:
-            self.closed = True
-        self.reading.close()
-        self.writing.close()
-
-    def close_store(self) -> None:
-        self._worker.stop()
-        self.store.close()
 
     def _try_to_write(self) -> None:
         """Raise StoreError unless the store can be written to, and coordinates where it did."""

@@ -141,10 +141,14 @@ class SharedLevel(Connection):
         if self.closed:
             return
         self.flush(timeout)
-        self.stop()
+        with self._lock:
+            self.closed = True
+        self.reading.close()
+        self.writing.close()
         if self._flights is not None:
             self._flights.close(release=self.failure is None)
-        self.close_store()
+        self._worker.stop()
+        self.store.close()
 
     # --- lookups --------------------------------------------------------------------------------
 
@@ -268,7 +272,7 @@ class SharedLevel(Connection):
     def compiled(self, environment: Environment, type: str, key: str) -> None:
         """Let others go on, once all that was handed to `publish` before is written, or could not be."""
         if self._flights is not None and not self.closed:
-            self.after_writes(partial(self._let_go, self._flights, slot_of(environment, type, key)))
+            self._worker.submit(partial(self._let_go, self._flights, slot_of(environment, type, key)))
 
     def _let_go(self, flights: SingleFlight, slot: str) -> None:
         if not self.can_read:
