@@ -172,7 +172,7 @@ class NotebookCache:
     def mark_restored(self, type: str, key: str) -> None:
         """Note that what was found for `key` is where the compiler looks, and was not before."""
         here = (Level.L1, self.artifacts.store.name)
-        self._origins[(type, key)] = self._prefetcher.source(type, key) or here
+        self._origins[(type, key)] = self._prefetcher.sources.get((type, key)) or here
         logger.debug("%s %s is where torch looks; it came from %s", type, key, self._origins[(type, key)][1])
 
     def origin_of(self, type: str, key: str) -> tuple[Level, str]:
@@ -190,7 +190,7 @@ class NotebookCache:
         return key in self._damaged
 
     def summaries(self) -> Sequence[GraphSummary]:
-        return self._prefetcher.graphs()
+        return self._prefetcher.graphs
 
     def of_no_use(self) -> Iterator[Elsewhere]:
         """Yield the known graphs that cannot be used here, nearest first."""
@@ -313,7 +313,7 @@ class NotebookCache:
     ) -> None:
         """Store an artifact, in the background, that came from `source` because the compiler asked for it."""
         self._session.met_others()
-        self._prefetcher.came_from(ref.type, ref.key, source)
+        self._prefetcher.sources[ref.type, ref.key] = source
         if self._session.saving and self._session.settings.save:
             adopt = partial(self._adopt, environment, ref, packed)  # the manifest names it once it was used
             self._session.attempt("storing what was shared", partial(self.submit, adopt))
@@ -430,7 +430,7 @@ class NotebookCache:
             refs = brought.artifacts
             for ref in refs:
                 if self._adopt(brought.environment, ref, packed[ref.digest]):
-                    self._prefetcher.came_from(ref.type, ref.key, source)
+                    self._prefetcher.sources[ref.type, ref.key] = source
             self._save_one(brought)
             look = partial(self.artifacts.present, [ref.digest for ref in refs])
             present = self._access("read", "looking for what was stored", look) or ()
@@ -548,11 +548,12 @@ class Prefetcher:
         self._lock = ForkSafeLock()
         self._known = threading.Event()
         self._refs: tuple[ArtifactRef, ...] = ()
-        self._graphs: tuple[GraphSummary, ...] = ()
+        self.graphs: tuple[GraphSummary, ...] = ()
         self._brought: list[Manifest] = []
         self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, Source]]] = {}
         """Compressed contents that were brought, with their sources, by type and key, then digest."""
-        self._sources: dict[tuple[str, str], Source] = {}
+        self.sources: dict[tuple[str, str], Source] = {}
+        """The sources of artifacts that were brought, by type and key."""
         self._taken: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
         self._held = 0
@@ -587,7 +588,7 @@ class Prefetcher:
             if manifest is not None:
                 known = [*self._brought, manifest]
                 whole = union(manifest.environment, manifest.notebook, known)
-                self._refs, self._graphs = whole.artifacts, whole.graphs
+                self._refs, self.graphs = whole.artifacts, whole.graphs
             self._known.set()
         wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in self._refs))
         for _ in range(_READERS if self._refs else 0):  # without threads, all is read when it is asked for
@@ -605,9 +606,6 @@ class Prefetcher:
         self._known.wait(timeout)
         return self._refs
 
-    def graphs(self) -> tuple[GraphSummary, ...]:
-        return self._graphs
-
     def at_hand(self, type: str) -> list[Artifact]:
         with self._lock:
             return [each for slot, found in self._ahead.items() if slot[0] == type for each in found]
@@ -620,18 +618,11 @@ class Prefetcher:
             self._held -= _bytes_of(found or ())
         return self._look(type, key) if found is None else found
 
-    def source(self, type: str, key: str) -> Source | None:
-        return self._sources.get((type, key))
-
     def release(self, refs: Iterable[ArtifactRef]) -> None:
         """Release the bytes of artifacts that were brought, and that the local store has by now."""
         with self._lock:
             for ref in refs:
                 self._packed.get((ref.type, ref.key), {}).pop(ref.digest, None)
-
-    def came_from(self, type: str, key: str, source: Source) -> None:
-        """Note that the local store has this only since `source` brought it."""
-        self._sources[(type, key)] = source
 
     def _look(self, type: str, key: str) -> list[Artifact]:
         found = self._find(type, key)
@@ -642,7 +633,7 @@ class Prefetcher:
             if digest not in known:
                 try:
                     found.append(Artifact(type, key, unpack(packed, size=ref.size, digest=digest)))
-                    self.came_from(type, key, source)
+                    self.sources[type, key] = source
                 except FormatError as error:
                     self._on_damage(error)
         return found
