@@ -15,15 +15,15 @@ LOW = {"artifacts", "core", "explain", "kernel", "shared", "snapshots", "stores"
 HIGH = {"bench", "launcher", "torch_bridge", "ui"}
 TOP = {"__main__", "parts"}
 BUDGETS = {
-    "artifacts": 2380,
+    "artifacts": 2170,
     "bench": 1060,
-    "core": 4170,
-    "explain": 2010,
-    "kernel": 3290,
+    "core": 4000,
+    "explain": 1910,
+    "kernel": 2990,
     "launcher": 1640,
-    "shared": 1430,
-    "snapshots": 1800,
-    "stores": 1980,
+    "shared": 1340,
+    "snapshots": 1640,
+    "stores": 1800,
     "torch_bridge": 13450,
     "ui": 8310,
 }

@@ -11,28 +11,12 @@ from nbcache.core.key import Difference, diff
 from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Manifest
 from nbcache.core.text import NOTHING, aligned, counted, one_line
 
-__all__ = [
-    "baseline_for",
-    "differences",
-    "fit_lines",
-    "fitting",
-    "foreseen_differences",
-    "may_be_for_cpu",
-    "scope",
-    "telling",
-    "unfit_line",
-]
-
-
 _FEATURES = "cpu.features"
 _MOST_LABELS = 4
 
 
 def differences(manifest: Manifest, here: Environment) -> list[Difference]:
-    """Return what differs between the environment of `manifest` and `here`; empty where all of it fits.
-
-    What was compiled for a baseline fits every CPU that has its features, once a kernel compiles for it, too.
-    """
+    """Return what differs between two environments; a baseline fits each CPU that has its features."""
     there = manifest.environment.values
     found = diff(manifest.environment.components, here.components)
     if (baseline := BASELINES.get(there.get(LABEL, ""))) is None:
@@ -49,23 +33,21 @@ def foreseen_differences(manifest: Manifest, here: Environment) -> list[Differen
     """Return what differs of those components that `here` holds: before torch is imported, some of them."""
     labels = {part.label for part in here.components}
     return [
-        each
-        for each in differences(manifest, here)
-        if each.label in labels and not (each.label == "torch.version" and _same_release(each))
+        difference
+        for difference in differences(manifest, here)
+        if difference.label in labels
+        and not (difference.label == "torch.version" and _same_release(difference))
     ]
 
 
 def _same_release(version: Difference) -> bool:
-    """Tell whether two versions differ only in that one names no build: wheels' metadata often do not."""
+    """Return whether two versions differ only in that one names no build: wheels' metadata often do not."""
     there, here = version.old or "", version.new or ""
     return there.partition("+")[0] == here.partition("+")[0] and not ("+" in there and "+" in here)
 
 
 def baseline_for(manifests: Sequence[Manifest], here: Environment) -> str | None:
-    """Return the baseline that a kernel must compile for to use these; None where that does not help.
-
-    It does not where one of them fits as it is. `here` may hold those components only that are known.
-    """
+    """Return the baseline that a kernel must compile for to use these; None where none is needed or helps."""
     fits = [manifest for manifest in manifests if not foreseen_differences(manifest, here)]
     names = [manifest.environment.values.get(LABEL) for manifest in fits]
     return None if here.values.get(LABEL) in names else next(filter(None, names), None)
@@ -78,17 +60,14 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
     depend on the CPU. Code for a baseline is found by kernels that compile for it, too, and by no others.
     """
     baseline = here.values.get(LABEL)
-    alike = [each for each in manifests if each.environment.values.get(LABEL) == baseline]
+    alike = [manifest for manifest in manifests if manifest.environment.values.get(LABEL) == baseline]
     fits = [_fitting(manifest, here) for manifest in alike]
     found = [each for each in fits if any(type_of(ref.type).is_useful_alone for ref in each.artifacts)]
     return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
 
 
 def unfit_line(manifests: Sequence[Manifest], environment: Environment, cells: Collection[str]) -> str:
-    """Return a line on the graphs that do not fit here, although their cells are unchanged; empty if all fit.
-
-    `cells` are the digests of the notebook's cells. Without them, the graphs of every cell count.
-    """
+    """Return a line on the graphs of `cells`, or without cells of all, that do not fit here."""
     best = fitting(manifests, environment)
     fits = {_identity(graph) for graph in best.graphs} if best else set()
     labels: dict[str, None] = {}
@@ -130,7 +109,7 @@ def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
 
 
 def may_be_for_cpu(type: str, environment: Environment) -> bool:
-    """Tell whether an artifact of this type that was made beside a GPU may be for the CPU all the same."""
+    """Return whether an artifact of this type that was made beside a GPU may be for the CPU all the same."""
     return type_of(type).is_graph and not _has_no_gpu(environment)
 
 
@@ -139,10 +118,10 @@ def _has_no_gpu(environment: Environment) -> bool:
 
 
 def _fitting(manifest: Manifest, here: Environment) -> Manifest:
-    differing = {each.label.partition(".")[0] for each in differences(manifest, here)}
+    differing = {difference.label.partition(".")[0] for difference in differences(manifest, here)}
     if not differing:
         return manifest
-    # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all count as such.
+    # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all are taken for such.
     timed_on_cpu = _has_no_gpu(manifest.environment)
     on_cpu = timed_on_cpu or any(ref.type == "cpp_kernel" for ref in manifest.artifacts)
 
@@ -169,19 +148,14 @@ _REMEDIES = {
     "compiler": "it was made on another Linux: C++ kernels are compiled again",
     "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
 }
-"""What to do where a component differs, by the first part of its label."""
-
-
+"""Advice for a component that differs, by the first part of its label."""
 _MOST_DIFFERENCES = 40
 _LONGEST = 60
 """Characters of a name or value that are shown."""
 
 
 def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]:
-    """Return what differs between two environments as a table, with what to do about it.
-
-    `baseline` is what a kernel must compile for, beside that; None where it need not.
-    """
+    """Return what differs between two environments, and what to do; `baseline` is `baseline_for` it."""
     if not found and baseline is not None:
         return [f"fits once the kernel compiles for it: %nbcache config portable={_value(baseline)}"]
     if not found:
@@ -189,8 +163,7 @@ def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]
     rows = [("differs", "there", "here", "what to do")]
     for each in found[:_MOST_DIFFERENCES]:
         remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
-        if each.label == "device":
-            remedy = _remedy_for_device(each)
+        remedy = _remedy_for_device(each) if each.label == "device" else remedy
         there, here = telling(each)
         rows.append((_value(each.label), _value(there), _value(here), remedy))
     lines = aligned(rows, right=())

@@ -65,26 +65,6 @@ from nbcache.core.model import (
     Snapshot,
 )
 
-__all__ = [
-    "MAX_RATIO",
-    "decode_entry",
-    "decode_manifest",
-    "decode_ref",
-    "decode_snapshot",
-    "encode_entry",
-    "encode_manifest",
-    "encode_ref",
-    "encode_snapshot",
-    "entry_of",
-    "is_bomb",
-    "pack",
-    "packed_of",
-    "ref_fields",
-    "ref_of",
-    "unpack",
-]
-
-
 MAX_RATIO = 2000
 """Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""
 
@@ -153,7 +133,7 @@ def pack(content: bytes) -> bytes:
 
 
 def is_bomb(size: int, packed_size: int) -> bool:
-    """Tell whether `packed_size` bytes state more content than what torch stores can have."""
+    """Return whether `packed_size` bytes state more content than what torch stores can have."""
     return size > max(_FREE_BYTES, MAX_RATIO * packed_size)
 
 
@@ -166,7 +146,7 @@ def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
 
 
 def packed_of(entry: bytes, *, digest: str) -> bytes:
-    """Return the content of an entry as `pack` would, verified; compressed anew only where it is not yet."""
+    """Return the content of an entry as `pack` would, verified; and compressed only if it was not."""
     content = decode_entry(entry, digest=digest)
     return entry[_HEADER.size :] if entry[len(_MAGIC) + 1] == _ZSTD else pack(content)
 
@@ -209,7 +189,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             "created": float(snapshot.created),
             "host": snapshot.host,
             "made_by": snapshot.made_by,
-            "manifests": [_manifest_fields(each) for each in snapshot.manifests],
+            "manifests": [_manifest_fields(manifest) for manifest in snapshot.manifests],
             "notebook": snapshot.notebook,
             "user": snapshot.user,
         },
@@ -219,10 +199,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(content: bytes) -> Snapshot:
-    """Return what a snapshot's manifest says; raises CorruptEntry or UnsupportedVersion.
-
-    What its artifacts name is what it holds: every digest, no other, each of one size.
-    """
+    """Return what a snapshot's manifest says; raises CorruptEntry or UnsupportedVersion."""
     fields = from_json(content, _SNAPSHOT_FORMAT)
     contents = {
         hex64(digest): _packed(Fields(value, "snapshot's content"))
@@ -290,7 +267,7 @@ def ref_fields(ref: ArtifactRef, *, provenance: bool = True) -> dict[str, Any]:
 
 
 def ref_of(fields: Fields) -> ArtifactRef:
-    """Return the reference that `fields` are; CorruptEntry where they are none."""
+    """Return the reference that `fields` are; CorruptEntry for other fields."""
     if not fields.text("type"):
         raise corrupt("an artifact has no type")
     provenance = None
@@ -330,7 +307,7 @@ def _manifest(fields: Fields, notebook: str) -> Manifest:
 
 
 def _from_elsewhere(manifest: Manifest) -> Manifest:
-    """Return a manifest of which nothing counts as compiled here."""
+    """Return a manifest whose artifacts are all from elsewhere."""
     refs = tuple(
         replace(ref, provenance=UNSIGNED) if ref.provenance is None else ref for ref in manifest.artifacts
     )
@@ -352,7 +329,7 @@ def _graph(fields: Fields) -> GraphSummary:
         artifacts=tuple(map(hex64, fields.array("artifacts"))),
         threads=fields.integer("threads", optional=True),
         maker=hex64(fields.text("maker")) if fields.has("maker") else "",
-        components=fields.text("components") if fields.has("components") else "",
+        components=fields.text("components", optional=True),
     )
 
 

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     import sqlite3
 
 MAX_RUNS = 1000
-"""Of a notebook, in all its environments: the newest are kept."""
+"""The newest runs of a notebook that are kept, in all its environments."""
 _MAX_RUNS_IN_ALL = 25_000
-"""Of all notebooks."""
+"""The newest runs of all notebooks that are kept."""
 _FILE = "history.sqlite"
 _VERSION = 1
 """`user_version` of the file; another one for other columns."""
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
 """SQLite's errors for a file that is none of its own, or has other columns."""
 _BUSY_SECONDS = 5.0
-"""How long a kernel waits while another one writes."""
+"""The longest wait while another kernel writes."""
 _LONGEST = 200
 """Characters of a text that are kept."""
 _ENVIRONMENT = 16
@@ -48,14 +48,14 @@ _LAST_FEW = 5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of one graph in one kernel."""
+    """The outcome of one graph in one kernel."""
 
     time: float
     """Unix seconds at which its cell had ended."""
     kernel: str
     """Random; one for each start of the extension."""
     number: int
-    """Which of this kernel's graphs it was, from 0 on."""
+    """Its index among this kernel's graphs."""
     environment: str
     """First 16 hexadecimal digits of the environment's digest."""
     cell: str
@@ -91,7 +91,6 @@ class Run:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """What makes two of them the same run."""
         return (self.kernel, self.number)
 
     @property
@@ -101,24 +100,19 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What a function's graph usually takes, by phase and in `total`; None where nothing tells."""
+    """The usual seconds of a function's graph, by phase and in `total`; None where they are unknown."""
 
     cold: Mapping[str, float] | None
     """Seconds where it is compiled."""
     restored: Mapping[str, float] | None
     """Seconds where it is hit."""
     runs_cold: int = 0
-    """How many runs the estimate rests on."""
+    """Runs behind the estimate."""
     runs_restored: int = 0
 
 
 def expected(
-    history: Sequence[Run],
-    cell: str,
-    function: str,
-    direction: Direction,
-    *,
-    environment: str = "",
+    history: Sequence[Run], cell: str, function: str, direction: Direction, *, environment: str = ""
 ) -> Usual:
     """Return what a graph usually takes, by the last few runs of its function in this cell.
 
@@ -195,10 +189,7 @@ _NEWEST = "SELECT rowid FROM run {} ORDER BY time DESC, kernel DESC, number DESC
 
 
 class HistoryStore:
-    """The histories of all notebooks, in a private `folder`; without one nothing is kept.
-
-    No method raises: a failure is logged, and costs the history.
-    """
+    """The histories of all notebooks, in a private `folder` if any. No method raises: failures are logged."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / _FILE
@@ -238,10 +229,7 @@ class HistoryStore:
         return tuple(sorted(filter(None, map(_run, rows)), key=_order))
 
     def _do(self, action: Callable[[sqlite3.Connection], _T], *, write: bool = False) -> _T | None:
-        """Return what `action` returns in a transaction; None where it fails or there is no file yet.
-
-        The connection is closed again, since neither another thread nor a forked child may use it.
-        """
+        """Return what `action` returns in a transaction on a new connection; None where that fails."""
         if self._file is None or not (write or self._file.exists()):
             return None
         try:
@@ -304,10 +292,7 @@ def _run(row: Sequence[Any]) -> Run | None:
 
 
 def influences_of(history: Sequence[Run], digests: Collection[str]) -> dict[tuple[str, int], frozenset[str]]:
-    """Return the removed cells that compiled a run's function before it, in the same kernel.
-
-    They are named by digest, runs by identity. torch may have made sizes dynamic that those cells varied.
-    """
+    """Return, by run, the removed cells (digests) that compiled its function before in the same kernel."""
     removed: dict[tuple[str, str, str], set[str]] = {}
     by_run = {}
     for run in history:
@@ -334,10 +319,7 @@ def of_one_kernel(
 
 
 def missed_unchanged(history: Iterable[Run], kernel: str) -> tuple[Run, ...]:
-    """Return the graphs that missed in a kernel, although earlier kernels ran the same cells here.
-
-    The cell that defines the function is the same, too. `history` is oldest first.
-    """
+    """Return the graphs that missed in a kernel although earlier ones ran the same cells here."""
     earlier = set()
     misses = []
     for run in history:

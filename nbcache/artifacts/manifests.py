@@ -9,30 +9,18 @@ from nbcache.artifacts.types import type_of
 from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary, Manifest
 
-__all__ = [
-    "MAX_MANIFEST_ARTIFACTS",
-    "Clearing",
-    "clearing",
-    "holdings",
-    "newest_first",
-    "notebook_digest",
-    "recency",
-    "restricted",
-    "union",
-]
-
 MAX_MANIFEST_ARTIFACTS = 10_000
 """A manifest names at most so many artifacts: those used last."""
 
 
 def notebook_digest(notebook: str) -> str:
-    """Return what stands for a notebook in keys of a store; a path in no encoding is no error."""
+    """Return a notebook's name in keys of a store; a path in no encoding is no error."""
     return sha256(notebook.encode(errors="surrogatepass"))
 
 
 def recency(ref: ArtifactRef) -> tuple[object, ...]:
     """Order references by use. It is total, so that all kernels agree which of two is newer."""
-    # What was compiled here counts before what came from elsewhere.
+    # An artifact that was compiled here is newer than one from elsewhere.
     whose = (ref.provenance is None, ref.provenance or UNSIGNED)
     return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function, *whose)
 
@@ -89,7 +77,7 @@ def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Clearing:
-    """What goes with a notebook, in all environments, and what stays since others use it as well."""
+    """The entries that go with a notebook, in all environments, and those that other notebooks use."""
 
     notebook: str
     """Its identity; empty for what kernels that cannot tell their notebook have in common."""
@@ -107,10 +95,10 @@ def clearing(manifests: Mapping[str, Manifest], notebook: str) -> Clearing:
     """Return what of the `manifests` of all notebooks, by key, is one notebook's alone."""
     own = {key: each for key, each in manifests.items() if each.notebook == notebook}
     elsewhere = {
-        _slot(each.environment.digest, ref)
-        for each in manifests.values()
-        if each.notebook != notebook
-        for ref in each.artifacts
+        _slot(manifest.environment.digest, ref)
+        for manifest in manifests.values()
+        if manifest.notebook != notebook
+        for ref in manifest.artifacts
     }
     refs = {
         (each.environment.digest, *ref.identity): (each.environment.digest, ref)

@@ -31,14 +31,12 @@ import zlib
 from collections.abc import Iterable
 
 from nbcache.artifacts.types import type_of
-from nbcache.core.errors import CorruptSnapshot, UnsupportedVersion
+from nbcache.core.canonical_json import unsupported
+from nbcache.core.errors import CorruptSnapshot
 from nbcache.core.model import Artifact
 
-__all__ = ["AUTOTUNE_KEY", "decode_bundle", "encode_bundle", "holds_cpu_code", "is_held"]
-
-
 _CPP = (b"async_compile.cpp", b"#include")
-"""What stands in C++ that inductor generates; code is in pickled graphs as it is (2.11, 2.13)."""
+"""Marks of the C++ that inductor generates, which pickled graphs hold as it is (2.11, 2.13)."""
 AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
 """Keys of best configurations. torch joins them to its cache folder unchecked: no others are let through."""
 _VERSION = 1
@@ -66,10 +64,7 @@ def decode_bundle(data: bytes) -> list[Artifact]:
     if int.from_bytes(reader.take(_CHECKSUM_BYTES)) != zlib.crc32(memoryview(data)[_CHECKSUM_BYTES:]):
         raise _corrupt("its checksum is wrong")
     if (version := reader.integer()) != _VERSION:
-        raise UnsupportedVersion(
-            f"this bundle has version {version}; this nbcache reads version {_VERSION}",
-            next_step="upgrade nbcache here: pip install --upgrade nbcache",
-        )
+        raise unsupported("bundle", version)
     artifacts: dict[Artifact, None] = {}
     while reader.tell() < len(data):
         type = reader.text()
@@ -79,14 +74,14 @@ def decode_bundle(data: bytes) -> list[Artifact]:
 
 
 def is_held(artifact: Artifact) -> bool:
-    """Tell whether torch's bundles hold such an artifact, and under such a key."""
+    """Return whether torch's bundles hold such an artifact, and under such a key."""
     if artifact.type == "autotune":
         return AUTOTUNE_KEY.fullmatch(artifact.key) is not None
     return type_of(artifact.type).in_mega_cache
 
 
 def holds_cpu_code(artifact: Artifact) -> bool:
-    """Tell whether an artifact holds C++ kernels: they are for a CPU that a bundle does not name."""
+    """Return whether an artifact holds C++ kernels: they are for a CPU that a bundle does not name."""
     return any(mark in artifact.content for mark in _CPP)
 
 

@@ -11,30 +11,14 @@ Grammar (version 1, frozen): canonical JSON (`nbcache.core.canonical_json`), sig
 the content, `packed` and `packed_digest` of the frame in which its maker passes it on. `user` and `host` are
 what the maker says of themselves.
 
-What is threatened, and what is done. Whoever trusts a signer lets that signer run code; the statement says
-which signer that is, wherever the artifact came from. It is believed beside the artifact that it names only:
-
-- passed off as another artifact, under another key, type or environment: it states all of these, and is
-  compared with where it lies. Torch asks by its own key, so a statement names no notebook: an artifact is
-  right wherever that key is.
-- taken off: what came from elsewhere without a statement is unsigned, which only `trust=off` admits. What has
-  none in the local store alone was compiled here: nobody else writes there.
-- passed off as the statement of a snapshot or a publication, or the other way: purposes differ.
-- somebody signs as theirs what another has compiled: nobody can tell who was first. They answer for it, as
-  for all that they sign, and it goes when they are trusted no more.
-- compiled here with the help of what another has compiled or found, as a best configuration or a kernel that
-  torch puts into a graph: it is of who compiled it, and the help is not told.
-- shown again later: it stays true. What grows under one key is ordered by times that its makers state, so
-  whoever can write to a store can hide what is newer there, as by deleting it.
-
-To use an artifact of a snapshot, who took the snapshot and who compiled the artifact must both be trusted. On
-the shared level its statement is all there is: who passes it on need not be trusted.
+docs/snapshots.md ("Who compiled what") has the threats, and what a statement does about each.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -47,22 +31,9 @@ from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary,
 from nbcache.core.signature import Purpose, Signature
 from nbcache.core.trust import Keyring, Policy, Standing, admit, short
 
-__all__ = [
-    "Judge",
-    "Made",
-    "Statement",
-    "authors",
-    "is_bound",
-    "made_by",
-    "signed_by",
-    "statement_of",
-    "verified",
-    "with_makers",
-]
-
 _FORMAT = "nbcache.statement"
 _STANDING_SECONDS = 1.0
-"""How long it is remembered who a signer is: another process may have changed it."""
+"""Seconds for which a signer's standing is remembered: another process may change it."""
 _REMEMBERED = 4096
 _MOST_CHECKED = _REMEMBERED
 """Signatures that are checked to tell who compiled what: each takes a tenth of a millisecond, once."""
@@ -72,7 +43,7 @@ _MOST_WRONG = 16
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What the maker of an artifact says of it."""
+    """The maker's description of an artifact."""
 
     environment: str
     """Digest of what it depends on."""
@@ -81,7 +52,7 @@ class Statement:
     ref: ArtifactRef
     packed: Packed
     user: str = ""
-    """Who made it, by their own account; empty where that is not told."""
+    """The maker's user name, by their own account, or empty."""
     host: str = ""
 
     def encode(self) -> bytes:
@@ -121,10 +92,7 @@ class Statement:
 
 @lru_cache(_REMEMBERED)
 def verified(provenance: Provenance) -> tuple[Statement, str]:
-    """Return an artifact's statement, and the fingerprint of its maker.
-
-    Raises FormatError or BadSignature, whatever the bytes are. Whether the maker is trusted is not judged.
-    """
+    """Return a statement and its signer, trusted or not; raises FormatError or BadSignature."""
     signer = Signature.signer(provenance.signature, Purpose.ARTIFACT, provenance.statement)
     return Statement.decode(provenance.statement), signer
 
@@ -135,10 +103,7 @@ def _signer(signature: bytes) -> str:
 
 
 def signed_by(provenance: Provenance) -> str:
-    """Return the fingerprint of who signed it; empty where nobody did, or it cannot be told.
-
-    For what was verified before: the signature is not checked.
-    """
+    """Return the fingerprint of a signer, empty without one; the signature is not checked again."""
     try:
         return _signer(provenance.signature)
     except (FormatError, TrustError):
@@ -146,10 +111,7 @@ def signed_by(provenance: Provenance) -> str:
 
 
 def with_makers(manifest: Manifest) -> Manifest:
-    """Return `manifest` with each graph saying who compiled it, where that was not this user.
-
-    Who compiled its own artifact counts, else the first other of those that it needs.
-    """
+    """Return `manifest` with the maker of each graph: of its own artifact, else of the first other one."""
     by_digest = {ref.digest: signed_by(ref.provenance) for ref in manifest.artifacts if ref.provenance}
     by_key = {ref.key: ref.digest for ref in manifest.artifacts}
 
@@ -158,12 +120,12 @@ def with_makers(manifest: Manifest) -> Manifest:
             return by_digest.get(by_key[graph.key], "")
         return next((by_digest[digest] for digest in graph.artifacts if digest in by_digest), "")
 
-    return replace(manifest, graphs=tuple(replace(each, maker=maker_of(each)) for each in manifest.graphs))
+    return replace(manifest, graphs=tuple(replace(graph, maker=maker_of(graph)) for graph in manifest.graphs))
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What one person has compiled of something."""
+    """One person's share of some artifacts."""
 
     artifacts: int
     user: str = ""
@@ -183,15 +145,10 @@ def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
         provenance = ref.provenance or UNSIGNED
         if provenance != UNSIGNED and checked < _MOST_CHECKED and wrong < _MOST_WRONG:
             checked += 1
-            try:
+            with suppress(FormatError, TrustError):
                 statement, fingerprint = verified(provenance)
-            except (FormatError, TrustError):
-                wrong += 1
-            else:
-                if _is_of(statement, ref):
-                    author = (fingerprint, statement)
-                else:
-                    wrong += 1
+                author = (fingerprint, statement) if _is_of(statement, ref) else author
+            wrong += author[1] is None
         found.append(author)
     return found
 
@@ -207,15 +164,12 @@ def made_by(refs: Iterable[ArtifactRef]) -> dict[str, Made]:
 
 
 def _is_of(statement: Statement, ref: ArtifactRef) -> bool:
-    """Tell whether a statement is of this artifact, in whatever environment."""
+    """Return whether a statement is of this artifact, in whatever environment."""
     return (statement.ref.identity, statement.ref.size) == (ref.identity, ref.size)
 
 
 class Judge:
-    """Says whose artifacts may be used. `keyring` and `policy` are asked anew each time.
-
-    Safe to call from any thread.
-    """
+    """Says whose artifacts may be used, by `keyring` and `policy` as they are now. Safe for any thread."""
 
     def __init__(self, keyring: Callable[[], Keyring], policy: Callable[[], Policy]) -> None:
         self._keyring = keyring
@@ -241,9 +195,8 @@ class Judge:
 
     def admit_stored(self, ref: ArtifactRef) -> None:
         """Raise TrustError unless what is stored here may be used: its statement was checked when it came."""
-        if ref.provenance is None:
-            return
-        self._admit(signed_by(ref.provenance))
+        if ref.provenance is not None:
+            self._admit(signed_by(ref.provenance))
 
     def _admit(self, fingerprint: str) -> None:
         try:
@@ -254,10 +207,7 @@ class Judge:
             ) from None
 
     def mark(self) -> str:
-        """Return what tells a folder for code that may be used now from those that others may have filled.
-
-        Another one once somebody is trusted no more, and one apart where everybody is; empty until then.
-        """
+        """Return a mark for torch's folder: another one once a signer was removed, and with `trust=off`."""
         if self._policy() is Policy.OFF:
             return "-off"
         try:
@@ -267,15 +217,13 @@ class Judge:
         return f"-{sha256(removed)[:8]}" if removed else ""
 
     def forget(self) -> None:
-        """Ask anew who signers are: the user has trusted somebody."""
+        """Forget who signers are: the user has trusted somebody."""
         self._known.clear()
 
     def name(self, fingerprint: str) -> str:
-        """Return the name that the user gave a trusted signer, as `Keyring.name` does."""
         return self._keyring().name(fingerprint)
 
     def introduce(self, fingerprint: str, user: str = "", host: str = "") -> str:
-        """Return what the user calls a signer and what the signer states, as `Keyring.introduce` does."""
         return self._keyring().introduce(fingerprint, user, host)
 
     def standing(self, fingerprint: str) -> Standing:
@@ -297,7 +245,7 @@ def statement_of(
 
 
 def is_bound(statement: Statement, environment: Environment) -> bool:
-    """Tell whether what a statement names was compiled for `environment`.
+    """Return whether what a statement names was compiled for `environment`.
 
     A graph beside a GPU may be for the CPU or not, and nothing tells: who took the snapshot answers for that.
     """

@@ -33,35 +33,18 @@ from nbcache.artifacts.encoding import (
     packed_of,
 )
 from nbcache.artifacts.history import HistoryStore
-from nbcache.artifacts.manifests import (
-    holdings,
-    newest_first,
-    notebook_digest,
-    recency,
-    restricted,
-    union,
-)
+from nbcache.artifacts.manifests import holdings, newest_first, notebook_digest, recency, restricted, union
 from nbcache.artifacts.types import type_of
 from nbcache.core import key as keys
 from nbcache.core.errors import CorruptEntry, FormatError, StoreError, UnsupportedVersion
-from nbcache.core.model import (
-    MAX_CONTENT_BYTES,
-    UNSIGNED,
-    Artifact,
-    ArtifactRef,
-    Environment,
-    Manifest,
-    Provenance,
-)
+from nbcache.core.model import UNSIGNED, Artifact, ArtifactRef, Environment, Manifest, Provenance
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
-
-__all__ = ["ArtifactStore"]
 
 _MAX_REF_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 _LISTINGS = 5
-"""How often manifests are listed again, when some were replaced between listing and reading."""
+"""Listings of manifests at most, when some are replaced between listing and reading."""
 _UPKEEP_SHARE = 16
 """Manifests may take this fraction of what artifacts may, at most."""
 
@@ -89,7 +72,6 @@ class ArtifactStore:
     ):
         self.store = store
         self.history = HistoryStore(getattr(store, "root", None))
-        """What the graphs of each notebook took."""
         self._clock = clock
         self._on_fault = on_fault
         self._admits = admits
@@ -165,11 +147,8 @@ class ArtifactStore:
             self.store.delete(ref_key)
 
     def get(self, ref: ArtifactRef) -> Artifact | None:
-        """Return the artifact that `ref` names, or None."""
         entry = self.store.get(_ARTIFACT + ref.digest)
-        if entry is None:
-            return None
-        content = self._read_content(entry, ref.digest)
+        content = None if entry is None else self._read_content(entry, ref.digest)
         return None if content is None else Artifact(ref.type, ref.key, content)
 
     def present(self, digests: Iterable[str]) -> set[str]:
@@ -179,20 +158,14 @@ class ArtifactStore:
 
     def packed(self, ref: ArtifactRef) -> bytes | None:
         """Return the content of the artifact that `ref` names as a snapshot holds it (`pack`), or None."""
-        entry = self.store.get(_ARTIFACT + ref.digest)
-        if entry is None:
+        if (entry := self.store.get(_ARTIFACT + ref.digest)) is None:
             return None
         return self._decoded(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
 
     def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
-        """Return the union of what kernels saved for `notebook` in `environment`, or None.
-
-        Without what may not be used.
-        """
-        saved = self._read_manifests(environment, notebook)
-        if not saved:
-            return None
-        return union(environment, notebook, map(self.admitted, newest_first(saved.values())))
+        """Return the union of what kernels saved for `notebook` here and may be used, or None."""
+        saved = newest_first(self._read_manifests(environment, notebook).values())
+        return union(environment, notebook, map(self.admitted, saved)) if saved else None
 
     def everything(self, environment: Environment) -> Manifest:
         """Return the union of all notebooks' manifests in `environment`."""
@@ -224,10 +197,7 @@ class ArtifactStore:
         return self.admitted(equals[greatest])
 
     def evict(self, max_bytes: int) -> list[str]:
-        """Bound the artifacts to `max_bytes`, those used last kept; return the removed ones' digests.
-
-        Does nothing where the store keeps no order of use: a server bounds itself.
-        """
+        """Bound the artifacts by use; return the removed digests. A server bounds itself."""
         if not isinstance(self.store, DirectoryStore):
             return []
         removed = self.store.evict(_ARTIFACT, max_bytes)
@@ -246,20 +216,13 @@ class ArtifactStore:
         self, notebook: str | None = None, environment: Environment | None = None
     ) -> dict[str, Manifest]:
         """Return the manifests of every notebook and environment, or of the ones that are named, by key."""
-        listed = list(
-            self.store.keys(_MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/")
-        )
-        if notebook is not None:
-            listed = [key for key in listed if key.split("/")[2] == notebook_digest(notebook)]
-        entries = self.store.get_many(listed)
-        decoded = {key: self._decoded(key, entry, _manifest_of) for key, entry in entries.items()}
-        return {key: manifest for key, manifest in decoded.items() if manifest is not None}
+        prefix = _MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/"
+        wanted = None if notebook is None else notebook_digest(notebook)
+        listed = [key for key in self.store.keys(prefix) if wanted in (None, key.split("/")[2])]
+        return self._decoded_all(self.store.get_many(listed), _manifest_of)
 
     def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
-        """Remove manifests, by key, and references, each after its environment's digest.
-
-        Artifacts without any reference go, too, such as earlier states of a profile. Returns how many.
-        """
+        """Remove these manifests and references, and artifacts without any; return how many of the last."""
         for key in listed:
             self.store.delete(key)
         for environment_digest, ref in refs:
@@ -273,7 +236,7 @@ class ArtifactStore:
         return len(orphans)
 
     def clear(self) -> int:
-        """Remove everything of nbcache's, for all environments and notebooks; return how many entries."""
+        """Remove all entries, for all environments and notebooks; return how many entries."""
         removed = 0
         self.history.clear()
         for prefix in (_MANIFEST, _REF, _ARTIFACT):
@@ -313,7 +276,7 @@ class ArtifactStore:
         return ref, new
 
     def _better(self, known: Provenance | None, ref: ArtifactRef) -> Provenance | None:
-        """Return who counts as having compiled what is here already: this user, else who may be believed."""
+        """Return the maker of an artifact that is here already: this user, else who may be believed."""
         if ref.provenance is None or known is None:
             return None
         if ref.provenance == UNSIGNED or self._admits(replace(ref, provenance=known)):
@@ -321,7 +284,7 @@ class ArtifactStore:
         return ref.provenance
 
     def _holds(self, artifact_key: str, digest: str) -> bool:
-        """Return whether an artifact is there; it then counts as used now, where the store can tell."""
+        """Return whether an artifact is there; mark it as used now, where the store can."""
         if isinstance(self.store, DirectoryStore):
             return self.store.touch(artifact_key)
         entry = self.store.get(artifact_key)
@@ -335,31 +298,22 @@ class ArtifactStore:
                 self.store.delete(ref_key)
 
     def _read_refs(self, prefix: str, ref_keys: Iterable[str], type: str, key: str) -> dict[str, ArtifactRef]:
-        refs = {}
-        for ref_key, entry in self.store.get_many(list(ref_keys)).items():
+        def decode(ref_key: str, entry: bytes) -> ArtifactRef:
+            ref = decode_ref(decode_entry(entry, max_bytes=_MAX_REF_BYTES))
+            if (ref.type, ref.key, prefix + ref.digest) != (type, key, ref_key):
+                raise CorruptEntry("a reference names another artifact than its key does")
+            return ref
 
-            def decode(entry: bytes, named: str = ref_key) -> ArtifactRef:
-                ref = decode_ref(decode_entry(entry, max_bytes=_MAX_REF_BYTES))
-                if (ref.type, ref.key, prefix + ref.digest) != (type, key, named):
-                    raise CorruptEntry("a reference names another artifact than its key does")
-                return ref
-
-            if (ref := self._decoded(ref_key, entry, decode)) is not None:
-                refs[ref_key] = ref
-        return refs
+        return self._decoded_all(self.store.get_many(list(ref_keys)), decode)
 
     def _read_content(self, entry: bytes, digest: str) -> bytes | None:
-        return self._decoded(
-            _ARTIFACT + digest,
-            entry,
-            lambda entry: decode_entry(entry, digest=digest, max_bytes=MAX_CONTENT_BYTES),
-        )
+        return self._decoded(_ARTIFACT + digest, entry, partial(decode_entry, digest=digest))
 
     def _read_manifests(self, environment: Environment, notebook: str) -> dict[str, Manifest]:
         prefix = _manifest_prefix(environment, notebook)
 
-        def decode(entry: bytes) -> Manifest:
-            manifest = _manifest_of(entry)
+        def decode(key: str, entry: bytes) -> Manifest:
+            manifest = _manifest_of(key, entry)
             if (manifest.environment, manifest.notebook) != (environment, notebook):
                 raise CorruptEntry("a manifest is of another environment or notebook than its key says")
             return manifest
@@ -370,8 +324,11 @@ class ArtifactStore:
             entries = self.store.get_many(listed)
             if entries.keys() == listed:
                 break  # else another kernel absorbed some into a manifest that is not in this listing
-        decoded = {key: self._decoded(key, entry, decode) for key, entry in entries.items()}
-        return {key: manifest for key, manifest in decoded.items() if manifest is not None}
+        return self._decoded_all(entries, decode)
+
+    def _decoded_all(self, entries: Mapping[str, bytes], decode: Callable[[str, bytes], _T]) -> dict[str, _T]:
+        decoded = {key: self._decoded(key, entry, partial(decode, key)) for key, entry in entries.items()}
+        return {key: value for key, value in decoded.items() if value is not None}
 
     def _decoded(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
         """Return what `entry` holds, or None after reporting the fault, and then removing it.
@@ -401,7 +358,7 @@ def _ref_prefix(environment_digest: str, type: str, key: str) -> str:
         raise FormatError("an artifact's key holds a lone surrogate, which UTF-8 cannot hold") from error
 
 
-def _manifest_of(entry: bytes) -> Manifest:
+def _manifest_of(key: str, entry: bytes) -> Manifest:
     return decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
 
 

@@ -27,19 +27,6 @@ from urllib.parse import quote, unquote
 from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
 from nbcache.core.errors import CorruptEntry, FormatError
 
-__all__ = [
-    "REST",
-    "Trace",
-    "code_from",
-    "code_to",
-    "from_bytes",
-    "names_from",
-    "names_to",
-    "to_bytes",
-    "value_from",
-    "value_to",
-]
-
 REST = ("rest", "rest in closure")
 """Kinds of globals: the function that goes on after a graph break, and what makes one with its closure."""
 _FORMAT = "trace"
@@ -88,19 +75,19 @@ class Trace:
     code: Mapping[str, Any]
     """The code that runs in its place, as `code_to` writes it."""
     sources: list[list[Any]]
-    """How each value was reached: a name, the index of what it was read from or null, and further fields."""
+    """The way to each value: a name, the index of the source that it was read from, and further fields."""
     same: list[int]
     """By source: the index of the first source with the very same object; its own, for a value."""
     facts: list[list[Any]]
-    """What was looked at: an index, or a name in a module; and its digest."""
+    """The values that were read: an index, or a name in a module; and a digest."""
     names: list[list[str]]
     """Names that code reads: [module (empty: the function's own), name, what it means there]."""
     asked: str
     """Names that code may have asked modules for, as `names_to` writes them."""
     attributes: list[list[str]]
-    """Which of them each module has: [module, names]; it lacks the others."""
+    """The names that each module has: [module, names]; it lacks the others."""
     guards: list[list[Any]]
-    """What torch guards: the index of a source, the kind, and arguments."""
+    """torch's guards: the index of a source, the kind, and arguments."""
     key_order: list[int]
     """Sources whose keys are guarded in order."""
     shapes: list[list[Any]]
@@ -116,12 +103,12 @@ class Trace:
     state: str
     """torch's global state, as torch writes it."""
     replayed: list[str]
-    """What the code writes to beyond its results, in torch's words."""
+    """The side effects of the code, in torch's words."""
     operators: int
     has_outputs: int
     """1 where the graph has any, else 0."""
     seconds: float = 0.0
-    """What tracing took; 0 where that is not known."""
+    """Seconds of tracing; 0 where they are unknown."""
     break_reason: str = ""
     """Why it ends in a graph break, in words without a place; empty where it ends in none."""
     break_line: int = 0
@@ -171,8 +158,8 @@ def from_bytes(content: bytes) -> Trace:
         replayed=_texts(read.array("replayed")),
         operators=read.integer("operators"),
         has_outputs=read.integer("has_outputs"),
-        seconds=read.seconds("seconds") if read.has("seconds") else 0.0,
-        break_reason=read.text("break_reason") if read.has("break_reason") else "",
+        seconds=read.seconds("seconds", optional=True),
+        break_reason=read.text("break_reason", optional=True),
         break_line=read.integer("break_line", optional=True),
     )
     if len(trace.same) != len(sources):
@@ -216,10 +203,10 @@ def _is_index(value: object, below: int) -> bool:
 
 
 def _indices(read: Fields, field: str, below: int) -> list[int]:
-    found = read.array(field)
-    if not all(_is_index(each, below) for each in found):
+    indices = read.array(field)
+    if not all(_is_index(index, below) for index in indices):
         raise corrupt(f"the field {field!r} of a trace names a source that is not there")
-    return [int(str(each)) for each in found]
+    return indices
 
 
 def _row(row: object, length: int) -> list[Any]:
@@ -273,7 +260,7 @@ def value_to(value: Any, other: Other = _refuse) -> Any:
 
 
 def value_from(row: Any, other: Other = _refuse) -> Any:
-    """Return the value that JSON stands for; CorruptEntry where it stands for none."""
+    """Return the value of JSON; CorruptEntry for other JSON."""
     if row is None or type(row) in (bool, int, str):
         return row
     if not isinstance(row, list) or not row or not isinstance(row[0], str):
@@ -322,7 +309,7 @@ def code_to(code: types.CodeType, other: Other = _refuse) -> dict[str, Any]:
 
 
 def code_from(row: object, other: Other = _refuse) -> types.CodeType:
-    """Return the code object that JSON stands for; CorruptEntry where it stands for none."""
+    """Return the code object of JSON; CorruptEntry for other JSON."""
     if not isinstance(row, Mapping):
         raise corrupt("code of a trace is not a JSON object")
     arguments: list[Any] = []

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BUNDLED", "DIFFERS", "FAILED", "NO_TRACE", "RERUN", "TYPES", "ArtifactType", "type_of"]
-
 BUNDLED = "bundled"
 """Type of an artifact that says of a graph, by key and digest: it came in a bundle, without C++ kernels."""
 DIFFERS = "differs"
@@ -24,26 +22,26 @@ RERUN = "rerun"
 
 @dataclass(frozen=True, slots=True)
 class ArtifactType:
-    """What is known of all artifacts of one type."""
+    """The properties of all artifacts of one type."""
 
     bound_to: frozenset[str] | None = None
-    """What it depends on, by the first part of the environment's labels; None where that is all of it."""
+    """The first parts of the environment's labels that it depends on; None for all of them."""
     is_graph: bool = False
-    """Whether it is one of torch's graphs: beside a GPU it may be for the CPU, and its key does not tell."""
+    """True for torch's graphs: beside a GPU they may be for the CPU, and their keys do not tell."""
     is_timed: bool = False
-    """Whether it was timed: where there is no GPU, on the CPU."""
+    """True if it was timed: without a GPU, on the CPU."""
     grows: bool = False
-    """Whether its content grows, or is replaced, under one key: only the newest counts.
+    """True if its content grows or is replaced under one key: only the newest is used.
 
     torch's profile of dynamic shapes does, and the best configurations that its autotune caches hold:
     coordinate descent, which `max-autotune` turns on, replaces what the benchmark of a kernel's own found.
     """
     is_useful_alone: bool = True
-    """Whether it is worth something where no graph can be used."""
+    """True if it is worth something without a usable graph."""
     in_mega_cache: bool = False
-    """Whether torch's portable bundles hold it."""
+    """True if torch's portable bundles hold it."""
     is_shared: bool = True
-    """Whether it means something on other machines."""
+    """True if it is of use on other machines."""
 
 
 _ON_GPU = frozenset({"torch", "triton", "device"})

@@ -13,8 +13,6 @@ from typing import Any
 from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
 from nbcache.core.key import is_sha256
 
-__all__ = ["VERSION", "Fields", "corrupt", "from_json", "hex64", "is_text", "to_json", "unsupported"]
-
 VERSION = 1
 """That of all formats so far."""
 
@@ -22,7 +20,7 @@ _MOST_QUOTED = 100
 
 
 def to_json(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Return these fields as JSON of the format `name`; FormatError where a text is none."""
+    """Return these fields as JSON of the format `name`; FormatError for a lone surrogate."""
     value = {"format": name, "version": VERSION, **fields}
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     try:
@@ -49,7 +47,7 @@ def from_json(content: bytes, name: str) -> Fields:
 
 
 def hex64(value: object) -> str:
-    """Return a SHA-256 in hexadecimal digits, or raise CorruptEntry where it is none."""
+    """Return a SHA-256 in hexadecimal digits; CorruptEntry for other values."""
     if not isinstance(value, str) or not is_sha256(value):
         raise corrupt("a digest is not 64 hexadecimal digits")
     return value
@@ -67,38 +65,32 @@ class Fields:
     def has(self, field: str) -> bool:
         return field in self._value
 
-    def text(self, field: str) -> str:
-        value = self._value.get(field)
-        if not isinstance(value, str) or not is_text(value):
-            raise self._wrong(field, "text")
-        return value
+    def text(self, field: str, *, optional: bool = False) -> str:
+        value = self._value.get(field, "" if optional else None)
+        return str(self._checked(field, value, "text", isinstance(value, str) and is_text(value)))
 
     def integer(self, field: str, *, optional: bool = False) -> int:
         value = self._value.get(field, 0 if optional else None)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-            raise self._wrong(field, "an integer from 0 to 2^63 - 1")
-        return value
+        is_right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+        return int(self._checked(field, value, "an integer from 0 to 2^63 - 1", is_right))
 
-    def seconds(self, field: str) -> float:
-        value = self._value.get(field)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 63:
-            return float(value)
-        raise self._wrong(field, "seconds, 0 or more")
+    def seconds(self, field: str, *, optional: bool = False) -> float:
+        value = self._value.get(field, 0.0 if optional else None)
+        is_right = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 63
+        return float(self._checked(field, value, "seconds, 0 or more", is_right))
 
-    def array(self, field: str, *, optional: bool = False) -> list[object]:
+    def array(self, field: str, *, optional: bool = False) -> list[Any]:
         value = self._value.get(field, [] if optional else None)
-        if not isinstance(value, list):
-            raise self._wrong(field, "a list")
-        return value
+        return list(self._checked(field, value, "a list", isinstance(value, list)))
 
-    def object(self, field: str) -> Mapping[str, object]:
+    def object(self, field: str) -> Mapping[str, Any]:
         value = self._value.get(field)
-        if not isinstance(value, Mapping):
-            raise self._wrong(field, "an object")
-        return value
+        return dict(self._checked(field, value, "an object", isinstance(value, Mapping)))
 
-    def _wrong(self, field: str, expected: str) -> CorruptEntry:
-        return corrupt(f"the field {field!r} of a {self._name} is not {expected}")
+    def _checked(self, field: str, value: Any, expected: str, is_right: bool) -> Any:
+        if not is_right:
+            raise corrupt(f"the field {field!r} of a {self._name} is not {expected}")
+        return value
 
 
 def is_text(value: str) -> bool:
@@ -115,10 +107,7 @@ def corrupt(what: str) -> CorruptEntry:
 
 
 def unsupported(what: str, version: int) -> UnsupportedVersion:
-    """Return the error that says that `what` is of a later version than this nbcache knows.
-
-    Anybody may have written the number: not every one is quoted, or messages could differ without end.
-    """
+    """Return the error for a later version than is known, which is quoted only up to a bound."""
     quoted = str(version) if version < _MOST_QUOTED else f"{_MOST_QUOTED} or later"
     return UnsupportedVersion(
         f"this {what} has version {quoted}; this nbcache reads version 1",

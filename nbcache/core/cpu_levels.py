@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["BASELINES", "LABEL", "OFF", "Baseline"]
-
 OFF = "off"
 """Says that code is for the CPU that is here."""
 LABEL = "cpu.baseline"
@@ -24,9 +22,9 @@ class Baseline:
     name: str
     """As compilers take it."""
     capability: str
-    """What torch calls its vector instructions (`torch.backends.cpu.get_cpu_capability`)."""
+    """torch's name of its vector instructions (`torch.backends.cpu.get_cpu_capability`)."""
     features: frozenset[str]
-    """What it has beyond the first x86-64 CPUs."""
+    """Features beyond those of the first x86-64 CPUs."""
 
     def lacking(self, machine: str, features: frozenset[str]) -> list[str]:
         """Return what a CPU lacks, sorted: all, where `machine`, as `uname -m` has it, is no x86-64."""

@@ -10,35 +10,9 @@ from collections.abc import Sequence
 
 from nbcache.core.text import clean, printable
 
-__all__ = [
-    "BadSignature",
-    "ConfigError",
-    "CorruptEntry",
-    "CorruptSnapshot",
-    "EnvironmentMismatch",
-    "FormatError",
-    "HitRequired",
-    "MissingArtifact",
-    "NbcacheError",
-    "SnapshotError",
-    "StoreError",
-    "StoreFull",
-    "StoreReadOnly",
-    "StoreUnavailable",
-    "TrustError",
-    "Unsigned",
-    "UnsupportedTorch",
-    "UnsupportedVersion",
-    "UntrustedSigner",
-]
-
 
 class NbcacheError(Exception):
-    """Base of every nbcache error.
-
-    `what` is the message in one sentence, `where` the place (a path, a redacted URL, a setting),
-    `next_step` one thing that the user can do. IPython prints `diagnostics()`, not a traceback.
-    """
+    """Base of every error: what went wrong, where without secrets, and one next step for the user."""
 
     def __init__(self, what: str, *, where: str | None = None, next_step: str | None = None):
         super().__init__(what)
@@ -46,7 +20,7 @@ class NbcacheError(Exception):
         self.where = where
         self.next_step = next_step
         self.of_trusted = False
-        """Whether it is wrong with what the user, or a signer who is trusted, has signed."""
+        """True if the user, or a trusted signer, has signed the faulty bytes."""
 
     def __str__(self) -> str:
         what = "\n".join(map(printable, self.what.split("\n")))
@@ -124,7 +98,7 @@ class SnapshotError(NbcacheError):
 
 
 class MissingArtifact(SnapshotError):
-    """Artifacts that a snapshot in a store names are not there any more."""
+    """Artifacts that a snapshot in a store names are gone."""
 
 
 class EnvironmentMismatch(SnapshotError):

@@ -14,10 +14,8 @@ from pathlib import Path
 
 from nbcache.core.errors import SnapshotError
 
-__all__ = ["read", "update", "write_whole"]
-
 _LOCK_SECONDS = 30.0
-"""How long another writer is waited for: any user who can read the folder can hold its lock."""
+"""The longest wait for another writer: any user who can read the folder can hold its lock."""
 _LOCK_PAUSE = 0.01
 _ABANDONED_SECONDS = 3600.0
 """After this time a temporary file belongs to a writer that was killed."""
@@ -85,29 +83,30 @@ def _alone(folder: Path) -> Iterator[None]:
             next_step="choose a folder that exists and is yours",
         ) from error
     try:
-        _lock(descriptor, folder)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    """Lock a folder, unless its filesystem has no locks; SnapshotError where another holds it too long."""
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not try_lock(descriptor):
             if time.monotonic() > deadline:
                 raise SnapshotError(
                     f"another process has been writing there for {_LOCK_SECONDS:g} s",
                     where=str(folder),
                     next_step="try again, or choose another folder",
-                ) from None
+                )
             time.sleep(_LOCK_PAUSE)
-        except OSError:
-            return
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock a file or folder; return False where another descriptor has the lock, in any process."""
+    try:
+        # flock, not lockf: it holds between threads too, and goes with the process.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # its filesystem has no locks
+    return True
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -10,8 +10,6 @@ from functools import cache, lru_cache
 
 from nbcache.core.key import sha256
 
-__all__ = ["is_installed", "module_of_stdlib", "package_of", "version_of"]
-
 _MARGIN_SECONDS = 1.0
 """Within so long after its start, a process imports no package that is replaced meanwhile."""
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
@@ -34,10 +32,7 @@ def module_of_stdlib(file: str) -> str:
 
 
 def version_of(file: str) -> str:
-    """Return distribution, version and digests of an installed file; empty where none is installed there.
-
-    The digests are those of the file, and of the list of the distribution's files with theirs.
-    """
+    """Return distribution, version, and digests of an installed file and of its distribution; else empty."""
     place = _PLACE.match(file)
     # A file that was written later may not be the one that was imported.
     if place and os.path.exists(file) and os.stat(file).st_mtime > _began() + _MARGIN_SECONDS:

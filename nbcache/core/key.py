@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["Component", "Difference", "components", "diff", "digest", "is_sha256", "sha256"]
-
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -28,13 +26,6 @@ class Difference:
     old: str | None
     new: str | None
 
-    def __str__(self) -> str:
-        if self.old is None:
-            return f"{self.label} is new: {self.new}"
-        if self.new is None:
-            return f"{self.label} is gone: it was {self.old}"
-        return f"{self.label} was {self.old}, is {self.new}"
-
 
 def sha256(content: bytes) -> str:
     """Return the SHA-256 of `content`, 64 hexadecimal digits."""
@@ -52,11 +43,7 @@ def components(values: Mapping[str, object]) -> tuple[Component, ...]:
 
 
 def digest(parts: Iterable[Component]) -> str:
-    """Return the SHA-256 (64 hexadecimal digits) of `parts` in order.
-
-    Label and value are each preceded by their length in bytes, so that no two different
-    sequences share their bytes.
-    """
+    """Return the SHA-256 of `parts` in order, of which each text follows its length in bytes."""
     state = hashlib.sha256(b"nbcache key 1\n")
     for part in parts:
         for text in (part.label, part.value):

@@ -13,15 +13,12 @@ import threading
 
 from nbcache.core.text import clean, redacted
 
-__all__ = ["LEVELS", "defer", "deliver", "logger", "show"]
-
 LEVELS = ("off", "debug")
-"""What the setting `log` can be."""
 _URL = re.compile(r"[\w+.-]+://\S+")
 
 
 class _Logger(logging.Logger):
-    """Fails nobody who logs, whatever handlers there are, and tells them no secrets."""
+    """Fails no caller, and shows handlers no secrets."""
 
     _formatter = logging.Formatter()
 
@@ -48,11 +45,8 @@ class _OnScreen(logging.Handler):
 
 def _without_secrets(text: str) -> str:
     """Return a text whose URLs have no user, password and query."""
-    return _URL.sub(lambda match: _shown(match[0]), text)
-
-
-def _shown(url: str) -> str:
-    return "…" if "@" in url and "?" in url else redacted(url)  # either may be part of the other
+    # The part after "@" and the part after "?" may each be part of the other.
+    return _URL.sub(lambda url: "…" if "@" in url[0] and "?" in url[0] else redacted(url[0]), text)
 
 
 logger = logging.getLogger("nbcache")

@@ -10,31 +10,12 @@ from typing import Any, TypeAlias
 
 from nbcache.core.key import Component, digest, sha256
 
-__all__ = [
-    "MAX_CONTENT_BYTES",
-    "UNSIGNED",
-    "Artifact",
-    "ArtifactRef",
-    "Direction",
-    "Environment",
-    "GraphSummary",
-    "Level",
-    "Manifest",
-    "Outcome",
-    "Packed",
-    "Provenance",
-    "Snapshot",
-    "SnapshotRestored",
-    "SnapshotTaken",
-    "Source",
-]
-
 MAX_CONTENT_BYTES = 2 << 30
 """The longest content of an artifact, unless a reader sets another bound."""
 
 
 class Outcome(enum.StrEnum):
-    """What torch's caches answered for a graph."""
+    """The outcome of a lookup in torch's caches."""
 
     HIT = "hit"
     MISS = "miss"
@@ -43,7 +24,7 @@ class Outcome(enum.StrEnum):
 
 
 class Direction(enum.StrEnum):
-    """Which part of a function's computation a graph is."""
+    """A graph's part of its function's computation."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -51,7 +32,7 @@ class Direction(enum.StrEnum):
 
 
 class Level(enum.StrEnum):
-    """Where an artifact was found, nearest first."""
+    """The place of an artifact, nearest first."""
 
     L0 = "L0"
     """torch's own cache folder."""
@@ -85,7 +66,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Provenance:
-    """Who compiled an artifact that came from elsewhere: their statement, and their signature over it."""
+    """The maker's statement of an artifact that came from elsewhere, and their signature over it."""
 
     statement: bytes
     """`nbcache.statement` of `nbcache.artifacts.provenance`; empty where nobody has signed one."""
@@ -116,7 +97,7 @@ class ArtifactRef:
     function: str = ""
     """The compiled function that it belongs to; empty where it belongs to none."""
     provenance: Provenance | None = field(default=None, repr=False)
-    """Who compiled it; None for what was compiled here, by this user."""
+    """Its maker; None for what this user compiled here."""
 
     def not_after(self, now: float) -> ArtifactRef:
         """Return the reference with no time later than `now`: whoever wrote it may have had another clock."""
@@ -124,13 +105,12 @@ class ArtifactRef:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What makes two references the same artifact."""
         return (self.type, self.key, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What compiled code is bound to, as labelled components: torch build, Python, CPU features, …"""
+    """The labelled components that compiled code is bound to: torch build, Python, CPU features, …"""
 
     components: tuple[Component, ...]
 
@@ -147,7 +127,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class GraphSummary:
-    """What a manifest tells of one graph, without its artifacts being read."""
+    """A graph as manifests describe it."""
 
     cell: str
     """Digest of the source of the cell that compiled it; empty outside a notebook."""
@@ -158,7 +138,7 @@ class GraphSummary:
     key: str
     """torch's FX graph key; empty where it was bypassed."""
     seconds: float
-    """What a hit saves: what compiling took, without tracing."""
+    """Seconds that a hit saves: those of compiling, without tracing."""
     artifacts: tuple[str, ...] = ()
     """Digests of the artifacts of its function in that cell: it needs no others."""
     threads: int = 0
@@ -166,11 +146,10 @@ class GraphSummary:
     maker: str = ""
     """Fingerprint of who compiled it, where that is not who publishes this; else empty."""
     components: str = ""
-    """What its key is made of, as `nbcache.explain` writes it; empty where that is not known."""
+    """The parts of its key, as `nbcache.explain` writes them, or empty."""
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
-        """What makes two summaries those of one graph."""
         return (self.cell, self.function, self.direction, self.key)
 
     def to_json(self) -> dict[str, Any]:
@@ -191,7 +170,7 @@ class GraphSummary:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a notebook compiled in one environment: the union of what was restored and what is new."""
+    """The artifacts and graphs of a notebook in one environment, restored or new."""
 
     environment: Environment
     notebook: str
@@ -209,7 +188,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """How a snapshot holds one content."""
+    """One content in a snapshot."""
 
     size: int
     """Bytes of content."""
@@ -234,7 +213,7 @@ class Snapshot:
     contents: Mapping[str, Packed]
     """By digest of the content: exactly those that the manifests name."""
     user: str = ""
-    """Who took it, by their own account; empty where that is not told."""
+    """The user who took it, by their own account, or empty."""
     host: str = ""
     """The machine's name; empty where that is not told."""
 
@@ -244,7 +223,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """What taking a snapshot came to."""
+    """A snapshot that was taken."""
 
     where: str
     """The file, or `URL#NAME` in a store, without secrets."""
@@ -262,7 +241,7 @@ class SnapshotTaken:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRestored:
-    """What of a snapshot was restored."""
+    """The restored part of a snapshot."""
 
     where: str
     """The file, notebook or URL, or `URL#NAME` in a store, without secrets."""

@@ -11,20 +11,6 @@ from typing import Any
 from nbcache.core.key import sha256
 from nbcache.core.model import Direction, Level, Outcome
 
-__all__ = [
-    "PHASES",
-    "RESUMED",
-    "Activity",
-    "Cell",
-    "CellReport",
-    "Difference",
-    "Explanation",
-    "GraphContents",
-    "GraphRecord",
-    "bare_name",
-    "has_own_name",
-]
-
 PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
 """The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
 
@@ -33,7 +19,7 @@ another kernel that compiles the same graph; `load` is reading from caches and l
 """
 
 RESUMED = " (resumed)"
-"""What follows the name of a function that goes on after a graph break."""
+"""The end of the name of a function that goes on after a graph break."""
 
 
 def bare_name(function: str) -> str:
@@ -61,7 +47,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """How people name it: `In[3]`."""
+        """Its name for people: `In[3]`."""
         return f"In[{' ' if self.execution_count is None else self.execution_count}]"
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +59,7 @@ class Difference:
     """One part of the keys of two graphs that differs."""
 
     what: str
-    """What a person calls it: `input 0`, `setting max_autotune`."""
+    """Its name for people: `input 0`, `setting max_autotune`."""
     before: str
     now: str
     """Empty, as `before` is, where there is nothing short to show."""
@@ -81,7 +67,6 @@ class Difference:
     """The line that it stands in now, `In[4]:7`; empty where that is not known."""
 
     def words(self) -> str:
-        """Return it as a clause."""
         at = f" ({self.where})" if self.where else ""
         if not self.before and not self.now:
             return f"{self.what} differs{at}" if ":" not in self.what else f"{self.what}{at}"
@@ -90,22 +75,21 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a graph that missed differs from the nearest one that is stored."""
+    """The differences of a graph that missed from the nearest stored one."""
 
     nearest: str
     """torch's key of that one."""
     differences: tuple[Difference, ...]
-    """What differs, what tells a person most first; at least one."""
+    """The differences, the most telling first; at least one."""
 
     def clause(self) -> str:
-        """Return it in short, for a table."""
-        first, *more = (each.words() for each in self.differences)
+        first, *more = (difference.words() for difference in self.differences)
         return first + (f"; and {len(more)} more, see %nbcache why" if more else "")
 
 
 @dataclass(frozen=True, slots=True)
 class GraphRecord:
-    """What happened to one graph: the row of every report. `to_json` names are stable."""
+    """One graph: the row of every report. `to_json` names are stable."""
 
     function: str
     """Name of the function that was compiled."""
@@ -122,7 +106,7 @@ class GraphRecord:
     level: Level | None = None
     """The level that had it; None where nothing was hit."""
     source: str | None = None
-    """What was hit, in words: `torch's cache folder`, `local store`."""
+    """The place of the hit, in words: `torch's cache folder`, `local store`."""
     reason: str | None = None
     """Why it missed, was bypassed or is disabled; on a hit, what had to be done all the same."""
     key: str | None = None
@@ -136,27 +120,27 @@ class GraphRecord:
     kernels: int = 0
     """C++ or Triton kernels that the graph runs."""
     kernels_compiled: int = 0
-    """How many of them were compiled now; the others came from a cache."""
+    """Those of them that were compiled now; the others came from a cache."""
     bytes: Mapping[str, int] = field(default_factory=dict)
     """Bytes of content by artifact type."""
     recompile_reason: str | None = None
     """The guard that failed, where this is a recompile."""
     versions: int = 0
-    """How many versions of its function torch holds, this one included; 0 where this is no recompile."""
+    """The versions of its function that torch holds, this one included; 0 where this is no recompile."""
     recompile_limit: int = 0
-    """How many it holds at most, before other calls run eagerly; 0 where that is not known."""
+    """The most that it holds, before other calls run eagerly; 0 where that is not known."""
     graph_break_reason: str | None = None
     """Why the graph ended before its function did."""
     threads: int = 0
     """torch's number of threads when the graph was looked up; 0 where it is not known."""
     trace: str | None = None
-    """What became of the stored trace: `adopted`, `outdated`; `agrees` or `differs`, where it was audited."""
+    """The fate of the stored trace: `adopted`, `outdated`; `agrees` or `differs`, where it was audited."""
     components: str = field(default="", repr=False)
-    """What its key is made of, as `nbcache.explain` writes it; empty on a hit."""
+    """The parts of its key, as `nbcache.explain` writes them; empty on a hit."""
     explanation: Explanation | None = field(default=None, repr=False)
-    """How it differs from the nearest one that is stored; None on a hit, and where nothing tells."""
+    """Its differences from the nearest stored one; None on a hit, and where there are none."""
     code_path: str = field(default="", repr=False)
-    """Where the code is that torch has generated for it, in torch's folder; empty where that is not known."""
+    """The path of the code that torch has generated for it, in torch's folder, or empty."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
@@ -190,19 +174,18 @@ class GraphRecord:
 
 @dataclass(frozen=True, slots=True)
 class GraphContents:
-    """What is in a graph: read when somebody looks at it, and kept nowhere."""
+    """The contents of a graph, read when somebody looks at it, and kept nowhere."""
 
     guards: tuple[str, ...] = ()
-    """What has to hold for torch to run the graph, a line each."""
+    """The conditions on which torch runs the graph, a line each."""
     no_guards: str = ""
     """Why there are no `guards`; empty where there are."""
     code: str = ""
-    """What torch has generated for it, as Python."""
+    """The Python code that torch has generated for it."""
     no_code: str = ""
     """Why there is no `code`; empty where there is."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return them as JSON values, by the names that docs/json.md documents."""
         return {
             "guards": None if self.no_guards else list(self.guards),
             "no_guards": self.no_guards or None,
@@ -213,7 +196,7 @@ class GraphContents:
 
 @dataclass(frozen=True, slots=True)
 class CellReport:
-    """What one run of a cell compiled, in the order in which it compiled it."""
+    """The graphs of one run of a cell, in the order of their compiles."""
 
     cell: Cell | None
     graphs: tuple[GraphRecord, ...]
@@ -222,10 +205,9 @@ class CellReport:
     notices: tuple[str, ...] = ()
     """One-line warnings to show once: a level that failed, a setting torch ignores."""
     name: str | None = None
-    """What the user calls the cell (`--name`)."""
+    """The user's name for the cell (`--name`)."""
 
     def count(self, outcome: Outcome) -> int:
-        """Return how many graphs had this outcome."""
         return Counter(graph.outcome for graph in self.graphs)[outcome]
 
     @property
@@ -239,7 +221,6 @@ class CellReport:
         return sum(graph.saved_seconds or 0.0 for graph in self.graphs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values, by the stable names that docs/json.md documents."""
         return {
             "cell": self.cell and self.cell.to_json(),
             "name": self.name,
@@ -255,7 +236,7 @@ class CellReport:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What is being compiled right now: the live line's content."""
+    """The compile that runs now: the live line's content."""
 
     function: str
     compile_id: str
@@ -266,14 +247,14 @@ class Activity:
     graphs_done: int
     """Graphs that this cell has finished."""
     compiled_by: str = ""
-    """Who compiles it, where that is another kernel that this one waits for."""
+    """The user of the other kernel that compiles it, if this one waits for one."""
     compiled_since: float = 0.0
     """Unix seconds at which they began, by their clock."""
     backward: bool = False
-    """Whether it is a backward graph."""
+    """True for a backward graph."""
     usual_seconds: float = 0.0
-    """What this compile usually takes; 0 where history does not know."""
+    """The usual seconds of this compile; 0 where they are unknown."""
     usual_graphs: int = 0
-    """How many graphs the cell had when it last ran; 0 where history does not know."""
+    """The graphs of the cell when it last ran; 0 where they are unknown."""
     candidates: tuple[int, int] = (0, 0)
-    """Of the kernels that are being timed: how many were, and how many there are."""
+    """The kernels that were timed, and all that are to be."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -16,14 +16,12 @@ from nbcache.core.log import LEVELS
 from nbcache.core.text import redacted
 from nbcache.core.trust import Policy
 
-__all__ = ["Settings", "torchs_url"]
-
 _TORCHS_REMOTE_CACHES = (
     "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
     "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
     "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
 )
-"""Who sets one of these wants to share by the Redis that torch's other variables name."""
+"""With one of these set, the user shares by the Redis that torch's other variables name."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -90,10 +88,7 @@ def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bo
 
 
 def torchs_url(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the URL of the Redis that torch's own remote caches would use, and the variable that names it.
-
-    Of `TORCHINDUCTOR_REDIS_URL` without redis-py's options; without any variable, torch's default.
-    """
+    """Return the URL, without options, of the Redis for torch's remote caches, and its variable."""
     if url := environ.get("TORCHINDUCTOR_REDIS_URL"):
         return url.partition("?")[0], "TORCHINDUCTOR_REDIS_URL"
     host, port = (environ.get(f"TORCHINDUCTOR_REDIS_{name}") for name in ("HOST", "PORT"))
@@ -169,7 +164,7 @@ class Settings:
     )
     notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where each value that is not the default came from, by setting name."""
+    """The origin of each value that is not the default, by setting name."""
 
     def __post_init__(self) -> None:
         for name in ("dir", "trust_dir"):
@@ -178,8 +173,11 @@ class Settings:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of all settings."""
-        return [each.name for each in fields(cls) if each.name != "origins"]
+        return [*cls._fields()]
+
+    @classmethod
+    def _fields(cls) -> dict[str, Field[Any]]:
+        return {field.name: field for field in fields(cls) if field.name != "origins"}
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
@@ -197,11 +195,8 @@ class Settings:
         return settings
 
     def with_value(self, name: str, text: str, *, origin: str, others: Sequence[str] = ()) -> Settings:
-        """Return these settings with `name` read from `text`; ConfigError where either makes no sense.
-
-        `others` are names, in capitals, of settings elsewhere that may have been meant.
-        """
-        known = {each.name: each for each in fields(self) if each.name != "origins"}
+        """Return these settings with `name` read from `text`; `others` are names that may have been meant."""
+        known = self._fields()
         if name not in known:
             near = get_close_matches(name, known, n=1) or get_close_matches(name.upper(), others, n=1)
             listed = ", ".join([*known, *others])
@@ -229,19 +224,17 @@ class Settings:
         return {f"NBCACHE_{name.upper()}": text for name, text in given.items()}
 
     def origin(self, name: str) -> str:
-        """Return where the value of `name` came from, in words."""
         return self.origins.get(name, "default")
 
     @classmethod
     def help(cls, name: str) -> str:
-        """Return what `name` is for, in a few words."""
-        return next(str(each.metadata["help"]) for each in fields(cls) if each.name == name)
+        return str(cls._fields()[name].metadata["help"])
 
     @classmethod
     def choices(cls, name: str) -> tuple[str, ...]:
         """Return the values that `name` can have, where they are few; else, and of no setting, nothing."""
-        known = {item.name: item.metadata.get("parse") for item in fields(cls)}
-        if (parse := known.get(name)) is _switch:
+        parse = cls._fields()[name].metadata["parse"] if name in cls.names() else None
+        if parse is _switch:
             return ("on", "off")
         return parse.values if isinstance(parse, _OneOf) else ()
 

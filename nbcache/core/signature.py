@@ -26,23 +26,17 @@ from nbcache.core.canonical_json import unsupported
 from nbcache.core.errors import BadSignature
 from nbcache.core.key import is_sha256, sha256
 
-__all__ = ["Purpose", "Signature", "message"]
-
 _ALGORITHM, _FORMAT, _VERSION = "ed25519", "nbcache.signature", 2
 _MAX_SIGNATURE_BYTES = 4096
 
 
 class Purpose(enum.Enum):
-    """What a signature is for; one that was made for another purpose is wrong."""
+    """The purpose of a signature; one that was made for another purpose is wrong."""
 
     SNAPSHOT = b"nbcache snapshot 2"
-    """A snapshot's manifest."""
     ARTIFACT = b"nbcache artifact 2"
-    """The statement of who compiled an artifact."""
     PUBLICATION = b"nbcache publication 2"
-    """The statement of what a kernel has of a notebook, on the shared level."""
     LEASE = b"nbcache lease 2"
-    """What a lease says of the kernel that compiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +86,7 @@ class Signature:
 
     @classmethod
     def signer(cls, data: bytes, purpose: Purpose, content: bytes) -> str:
-        """Return the fingerprint of the signer of `content`, by the signature that `data` holds.
-
-        Raises BadSignature or UnsupportedVersion, whatever the bytes are.
-        """
+        """Return the fingerprint of the signer of `content`; raises BadSignature or UnsupportedVersion."""
         signature = cls.decode(data)
         signature.verify(purpose, content)
         return signature.fingerprint

@@ -5,35 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Sequence
 
-__all__ = [
-    "DOT",
-    "LONG",
-    "NOTHING",
-    "ago",
-    "aligned",
-    "clean",
-    "counted",
-    "duration",
-    "one_line",
-    "percent",
-    "printable",
-    "redacted",
-    "size",
-]
-
-
 NOTHING = "–"
-
-
 DOT = " · "
-
-
 LONG = 2_000
 """Characters of a reason that are shown anywhere."""
 _LONGEST_LINE = 10_000
 """Characters of a line that is printed."""
 _CHAINED = re.compile(r"::(?=[a-z][\w+.-]*(?:://|::))")
-"""What stands between the URLs of a chain; an address of IPv6 has the same two characters."""
+"""The separator of the URLs in a chain; an address of IPv6 has the same two characters."""
 
 
 def duration(seconds: float) -> str:
@@ -96,10 +75,7 @@ def printable(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return `text` as a terminal may show it: lines of bounded length, without control characters.
-
-    Every text that others may have written passes through here where it is printed.
-    """
+    """Return any text as a terminal may show it: lines of bounded length, without control characters."""
     lines = (printable(line.expandtabs()) for line in text.split("\n"))
     return "\n".join(f"{line[:_LONGEST_LINE]}..." if len(line) > _LONGEST_LINE else line for line in lines)
 

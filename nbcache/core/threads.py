@@ -10,21 +10,44 @@ import functools
 import os
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
 
-__all__ = ["ForkSafeLock", "Renewed", "Worker", "renew_in_children", "start_thread"]
+T = TypeVar("T")
 
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread | None:
-    """Have `action` done on a daemon thread, `nbcache-<name>`; None where there can be no more threads."""
+    """Start `action` on a daemon thread, `nbcache-<name>`; None where no further thread can start."""
     thread = threading.Thread(target=action, name=f"nbcache-{name}", daemon=True)
     try:
         thread.start()
     except RuntimeError:
         return None
     return thread
+
+
+def within(seconds: float, action: Callable[[], T], name: str) -> T:
+    """Return what `action` returns on a thread; TimeoutError after `seconds`, while the thread goes on."""
+    done: Future[T] = Future()
+
+    def act() -> None:
+        try:
+            done.set_result(action())
+        except BaseException as error:
+            done.set_exception(error)
+
+    if start_thread(act, name) is None:
+        act()
+    return done.result(seconds)
+
+
+def countdown(timeout: float | None) -> Callable[[], float | None]:
+    """Return a function that returns how many seconds of `timeout` are left; None for no bound."""
+    end = None if timeout is None else time.monotonic() + timeout
+    return lambda: None if end is None else max(0.0, end - time.monotonic())
 
 
 class Worker:
@@ -38,10 +61,7 @@ class Worker:
         self._stopped = False
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Have `task` done after those that were submitted before it.
-
-        RuntimeError where no thread can be started: then nothing is kept either.
-        """
+        """Queue `task` after earlier ones; RuntimeError, and nothing is kept, where no thread starts."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="nbcache-store", daemon=True)
@@ -58,7 +78,6 @@ class Worker:
         return done.wait(timeout)
 
     def stop(self) -> None:
-        """End the thread after the tasks so far."""
         self._stopped = True
         self._tasks.put(None)
 
@@ -71,7 +90,7 @@ class Worker:
 
 
 class Renewed(Protocol):
-    """What has locks, or waits for threads."""
+    """An object that has locks, or waits for threads."""
 
     def renew(self) -> None:
         """Make new locks, and wait for none of the threads that were at work: no other thread is there."""
@@ -110,7 +129,6 @@ class ForkSafeLock:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Be free in a forked child."""
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:

@@ -36,19 +36,6 @@ from nbcache.core.text import one_line, printable
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = [
-    "Keyring",
-    "Policy",
-    "Standing",
-    "TrustedSigner",
-    "admit",
-    "is_called",
-    "is_fingerprint",
-    "says",
-    "short",
-    "spelled",
-]
-
 _KEY = "key"
 _TRUSTED = "trusted"
 _REMOVED = "removed"
@@ -61,7 +48,7 @@ _SHOWN = 16
 
 
 class Policy(enum.StrEnum):
-    """What is asked of what comes from elsewhere."""
+    """The condition on artifacts from elsewhere."""
 
     STRICT = "strict"
     """Signed by oneself, or by a signer who is trusted."""
@@ -72,7 +59,7 @@ class Policy(enum.StrEnum):
 
 
 class Standing(enum.StrEnum):
-    """Who a signer is to this user."""
+    """A signer's relation to this user."""
 
     OWN = "you"
     TRUSTED = "trusted"
@@ -81,11 +68,9 @@ class Standing(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrustedSigner:
-    """A signer whose artifacts the user lets run."""
-
     fingerprint: str
     name: str
-    """What the user calls them; empty where nothing was said."""
+    """The user's name for them, or empty."""
     added: float
     """Unix seconds."""
 
@@ -141,13 +126,13 @@ class Keyring:
         return Signature(key.public_key().public_bytes_raw(), key.sign(message(purpose, content)))
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of one's own key, which is made if there is none yet."""
+        """Return the fingerprint of the user's key, which is made at its first use."""
         key = self._private_key(make=True)
         assert key is not None
         return sha256(key.public_key().public_bytes_raw())
 
     def own(self) -> str | None:
-        """Return the fingerprint of one's own key; None where there is none yet."""
+        """Return the fingerprint of the user's key; None before its first use."""
         key = self._private_key(make=False)
         return None if key is None else sha256(key.public_key().public_bytes_raw())
 
@@ -158,7 +143,6 @@ class Keyring:
         return Standing.TRUSTED if self._read(fingerprint) is not None else Standing.UNKNOWN
 
     def name(self, fingerprint: str) -> str:
-        """Return the name that the user gave a trusted signer; empty without one."""
         signer = self._read(fingerprint)
         return signer.name if signer is not None else ""
 
@@ -182,10 +166,7 @@ class Keyring:
         return sorted(filter(None, signers), key=lambda signer: (signer.added, signer.fingerprint))
 
     def add(self, fingerprint: str, name: str = "") -> TrustedSigner:
-        """Trust the signer with this fingerprint; a trusted signer gets the new name, if there is one.
-
-        ConfigError where another trusted signer has that name.
-        """
+        """Trust a signer, with a new name if one is given; ConfigError where another signer has that name."""
         fingerprint = _fingerprint(fingerprint)
         name = printable(name)[:_LONGEST_NAME].strip()
         namesakes = [
@@ -208,7 +189,7 @@ class Keyring:
         return signer
 
     def remove(self, signer: str) -> TrustedSigner:
-        """Trust a signer no more, who is told by name or by the beginning of the fingerprint."""
+        """Stop trusting a signer, given by name or by the beginning of the fingerprint."""
         removed = self.find(signer)
         try:
             (self.folder / _TRUSTED / removed.fingerprint).unlink(missing_ok=True)
@@ -218,22 +199,11 @@ class Keyring:
         return removed
 
     def removed(self) -> bytes:
-        """Return what changes whenever a signer is trusted no more; empty where that never was."""
-        path = self.folder / _REMOVED
-        self._check(self.folder)
-        self._check(path)
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise self._unusable("cannot be read", path, error) from error
+        """Return bytes that change whenever trust in a signer ends; empty where that never was."""
+        return self._content(self.folder / _REMOVED) or b""
 
     def find(self, signer: str) -> TrustedSigner:
-        """Return the trusted signer whose fingerprint begins so, or who has this name.
-
-        ConfigError where there is none, or where there are several.
-        """
+        """Return the signer with this name or beginning of the fingerprint; ConfigError unless it is one."""
         trusted = self.trusted()
         found = [each for each in trusted if is_called(each.fingerprint, signer)] or [
             each for each in trusted if each.name == signer
@@ -253,22 +223,14 @@ class Keyring:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         path = self.folder / _KEY
-        self._check(self.folder)
-        self._check(path)
-        try:
-            pem = path.read_bytes()
-        except FileNotFoundError:
+        if (pem := self._content(path)) is None:
             if not make:
                 return None
             new = Ed25519PrivateKey.generate().private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
             self._write(path, new, replace=False)
             return self._private_key(make=False)  # another process may have been first
-        except OSError as error:
-            raise self._unusable("cannot be read", path, error) from error
         try:
             key = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError):
@@ -284,26 +246,31 @@ class Keyring:
 
     def _read(self, fingerprint: str) -> TrustedSigner | None:
         path = self.folder / _TRUSTED / fingerprint
-        self._check(path.parent)
-        self._check(path)
-        try:
-            match json.loads(path.read_bytes()):
+        if (content := self._content(path)) is None:
+            return None
+        with suppress(ValueError):
+            match json.loads(content):
                 case {"name": str(name), "added": int() | float() as added}:
                     return TrustedSigner(fingerprint, name, float(added))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._unusable("cannot be read", path, error) from error
-        except ValueError:
-            pass
         raise TrustError(
             "what is said of a trusted signer cannot be read",
             where=str(path),
             next_step=f"%nbcache trust add {spelled(fingerprint)}, if this signer is to be trusted",
         )
 
+    def _content(self, path: Path) -> bytes | None:
+        """Return the bytes of a file that nobody else can read or write; None where it is not there."""
+        self._check(path.parent)
+        self._check(path)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unusable("cannot be read", path, error) from error
+
     def _write(self, path: Path, content: bytes, *, replace: bool) -> None:
-        """Write a file that nobody else can ever read; keep what is there where not `replace`."""
+        """Write a file that nobody else can ever read; without `replace`, keep an existing one."""
         try:
             for folder in (self.folder, path.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -314,18 +281,14 @@ class Keyring:
 
     def _check(self, path: Path) -> None:
         """Raise TrustError where others could have written, or could read, what is at `path`."""
+        is_root = path == self.folder
         try:
-            status = path.lstat()
+            status = path.stat(follow_symlinks=is_root)  # a link to a folder of the user's own is fine
         except FileNotFoundError:
             return
         except OSError as error:
             raise self._unusable("cannot be read", path, error) from error
-        wanted = stat.S_ISDIR if path in (self.folder, self.folder / _TRUSTED) else stat.S_ISREG
-        if stat.S_ISLNK(status.st_mode) and path == self.folder:  # one's own link to one's own folder is fine
-            try:
-                status = path.stat()
-            except OSError as error:
-                raise self._unusable("cannot be read", path, error) from error
+        wanted = stat.S_ISDIR if is_root or path == self.folder / _TRUSTED else stat.S_ISREG
         if not wanted(status.st_mode) or status.st_uid != os.geteuid():
             raise TrustError(
                 "this is not yours alone, so what it says of keys is not believed",

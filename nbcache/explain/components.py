@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from itertools import takewhile
 
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
@@ -29,37 +28,33 @@ _VARIABLE = re.compile(r"\b[a-z_]\w*_\d+\b|\b[a-z_]\w*\b(?!\s*[.=(])")
 _KIND = re.compile(r"^(bf|[a-z])[a-z]*")
 """The letters that stand for a dtype, `f32`."""
 _SIZE = re.compile(r"\('(.*)',\)")
-"""How torch writes an input that is a size."""
+"""torch's form of an input that is a size."""
 _SYMBOL = re.compile(r"-?[su]\d+")
 """A size that is dynamic."""
 _NUMBER = "number "
-"""How the name of an argument begins that is a number."""
+"""The beginning of the name of an argument that is a number."""
 _FEW = 3
 """More settings than that are seldom set one by one."""
 _MOST_COMPARED = 400
-"""Of more nodes from the first difference on, it is not looked for those that are the same again."""
+"""Graphs with more nodes from the first difference on are not compared node by node."""
 MOST_CONSTANTS = 300
 """So many constants are kept, those with the shortest names: a large model has thousands."""
 _MOST_GRAPHS = 32
-"""So many stored graphs are compared at most."""
 _MOST_NODES = 4000
-"""More nodes of a graph are not kept."""
 _MOST_BYTES = 1 << 20
-"""More bytes are not unpacked."""
 _LONGEST = 120
-"""Characters of a value that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What people call an input of a graph."""
+    """An input of a graph, by its name for people."""
 
     kind: str = "input"
     """`input`, `parameter`, `buffer` or `number`."""
     name: str = ""
     """`self.wide.weight`; empty where it is told by its number."""
     note: str = ""
-    """What torch's key does not tell of it: `frozen`, or `requires grad`."""
+    """A property that torch's key leaves out: `frozen`, or `requires grad`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +64,7 @@ class Components:
     nodes: tuple[str, ...]
     """The operators of the graph in order, with their constants: `mul.Tensor(_, 0.001)`."""
     inputs: tuple[str, ...]
-    """What the graph is called with: `f32[2, 64]`."""
+    """The graph's inputs: `f32[2, 64]`."""
     settings: Mapping[str, str]
     """Settings of inductor that are not its defaults, each where it is short, else `#` and a digest."""
     others: Mapping[str, str]
@@ -79,7 +74,7 @@ class Components:
     places: tuple[str, ...] = field(default=(), compare=False)
     """The line that each of `nodes` stands in, `In[4]:7`; not kept, and empty where that is not known."""
     names: tuple[str, ...] = field(default=(), compare=False)
-    """What people call each of `inputs`, `parameter self.a.weight`; not kept, and empty where not known."""
+    """The name for people of each of `inputs`, `parameter self.a.weight`; not kept, and may be empty."""
 
 
 def from_lines(
@@ -91,7 +86,7 @@ def from_lines(
 ) -> Components:
     """Return the components that torch's lines tell; `defaults` are inductor's settings as they are written.
 
-    A line that is none is left out. `constants` are those that the function reads, `places` the lines that
+    Other lines are left out. `constants` are those that the function reads, `places` the lines that
     nodes stand in, by the nodes' names, `named` what people call the graph's inputs: no use is made of it
     where torch has made other inputs of them.
     """
@@ -131,7 +126,6 @@ def _short(value: str, digest: str) -> str:
 
 
 def _hidden(digest: str) -> str:
-    """Return what stands for a value that is not shown."""
     return f"#{digest[:12]}"
 
 
@@ -201,8 +195,8 @@ class _Rank(enum.IntEnum):
 def explain_miss(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:
     """Return how a graph differs from the nearest of `stored`, keys with components as manifests hold them.
 
-    Of several as near, that which has most nodes in common, then the first. None where there is none to
-    compare with, or none that differs: what made the miss is not in the key.
+    Of several as near, that which has most nodes in common, then the first. None without a
+    stored graph that differs: then the cause is outside the key.
     """
     nodes = Counter(now.nodes)
     nearest: tuple[tuple[int, int], str, Components] | None = None
@@ -222,10 +216,7 @@ def explain_miss(now: Components, stored: Iterable[tuple[str, str]]) -> Explanat
 
 
 def differences(before: Components, now: Components, *, in_nodes: bool = True) -> list[Difference]:
-    """Return what differs, what tells a person most first.
-
-    Without `in_nodes`, that the graphs differ is one difference which says no more, and costs nothing.
-    """
+    """Return what differs, what tells a person most first; `in_nodes` compares the nodes of the graphs."""
     ranked = [*_others(before.others, now.others), *_inputs(before, now)]
     ranked += [(_Rank.SETTING, each) for each in _settings(before.settings, now.settings)]
     if before.others.get("gm") != now.others.get("gm"):  # else no constant has changed anything
@@ -238,7 +229,7 @@ def differences(before: Components, now: Components, *, in_nodes: bool = True) -
 def _constants(
     before: Mapping[str, str] | None, now: Mapping[str, str] | None
 ) -> Iterator[tuple[_Rank, Difference]]:
-    """Yield the constants that have changed, and those that are read now only, or no more."""
+    """Yield the constants that have changed, and those that only one of the two reads."""
     if before is None or now is None:
         return
     is_cut = max(len(before), len(now)) >= MOST_CONSTANTS
@@ -269,11 +260,8 @@ def _inputs(before: Components, now: Components) -> Iterator[tuple[_Rank, Differ
     then, here = (any(map(_SYMBOL.fullmatch, each.inputs)) for each in (before, now))
     if then != here:
         words = ["dynamic" if is_dynamic else "fixed" for is_dynamic in (then, here)]
-        named = [
-            name
-            for name, value in zip(now.names, now.inputs, strict=False)
-            if name.startswith(_NUMBER) and _SYMBOL.fullmatch(value)
-        ]
+        inputs = zip(now.names, now.inputs, strict=False)
+        named = [name for name, value in inputs if name.startswith(_NUMBER) and _SYMBOL.fullmatch(value)]
         yield _Rank.SIZES, Difference(named[0] if named else "sizes", *words)
     elif len(before.inputs) != len(now.inputs):
         yield _Rank.INPUTS, Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
@@ -317,21 +305,21 @@ _NAMES = {
     "fx_kwargs[static_input_idxs]": "which inputs are parameters and buffers",
     "nbcache_dependencies": "what nbcache adds to torch's key",
 }
-"""What people call parts of torch's keys, what tells most first."""
+"""Names for people of parts of torch's keys, the most telling first."""
 _FOLLOWING = ("fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
 """Parts that differ where the graphs do."""
 
 
 def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...]) -> Iterator[Difference]:
     """Yield how two graphs differ: a constant, if that is all, else how many nodes and which is the first."""
-    if len(before) == len(now):
-        changes = [index for index, pair in enumerate(zip(before, now, strict=True)) if pair[0] != pair[1]]
-        if len(changes) == 1:
-            old, new = before[changes[0]], now[changes[0]]
-            if old.partition("(")[0] == new.partition("(")[0]:
-                yield Difference("constant in the graph", old, new, _place(places, changes[0]))
-                return
-    begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, now, strict=False)))
+    pairs = enumerate(zip(before, now, strict=False))
+    changes = [(index, old, new) for index, (old, new) in pairs if old != new]
+    begin = changes[0][0] if changes else min(len(before), len(now))
+    if len(changes) == 1 and len(before) == len(now):
+        _, old, new = changes[0]
+        if old.partition("(")[0] == new.partition("(")[0]:
+            yield Difference("constant in the graph", old, new, _place(places, begin))
+            return
     one, two = before[begin:], now[begin:]
     if not one and not two:
         yield Difference("graph: its nodes are connected otherwise", "", "")
@@ -348,21 +336,16 @@ def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...
 
 
 def _place(places: tuple[str, ...], index: int) -> str:
-    """Return the line of a node, or, of one that is not there any more, of that which is last."""
+    """Return the line of a node, or, for one that is gone, of the last node."""
     return places[min(index, len(places) - 1)] if places else ""
 
 
 def to_text(components: Components) -> str:
     """Return components as a manifest holds them: JSON, compressed, in base64."""
-    value = [
-        list(components.nodes),
-        list(components.inputs),
-        dict(components.settings),
-        dict(components.others),
-        None if components.constants is None else dict(components.constants),
-    ]
-    told = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
-    return base64.b64encode(zlib.compress(told, 9)).decode()
+    mappings = (components.settings, components.others, components.constants)
+    value = [components.nodes, components.inputs, *(None if one is None else dict(one) for one in mappings)]
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def from_text(text: str) -> Components:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["dynamic_spares", "readable", "recompile_action", "tells_more"]
-
 _COMPILE_ID = re.compile(r"(?:(\d+)/(\d+): )?")
 """The compile that a guard belongs to."""
 _COMMENT = re.compile(r"\s+# ")
-"""What separates a guard from the code that it is of."""
+"""The separator of a guard and its code."""
 _IDENTITY = re.compile(r"(___check_(?:obj|type)_id\(.*?), \d{6,}\)|\s*\(id=0x[0-9a-f]+\)")
 _VALUE = re.compile(r"(?P<name>.+?) (?:==|!=) (?P<value>.+)")
 _NUMBER = re.compile(r"-?(\d|inf\b|nan\b)")
@@ -59,10 +57,7 @@ _RULES = (
         r"___check_obj_id.*<class '(?:code|function)'>",
         "pass the same function each time: each function that is written anew has a version of its own",
     ),
-    (
-        "___check_obj_id",
-        "nothing: each object has a version of its own; where one would do, pass the same",
-    ),
+    ("___check_obj_id", "nothing: each object has a version of its own; where one would do, pass the same"),
     (r"(?:not )?(?:___dict_contains|set\.__contains__|dict\.__contains__)", "pass the same keys each time"),
     (r"(?:not )?(?:hasattr|___has)", "set the attribute before the first call"),
     (
@@ -95,14 +90,8 @@ _RULES = (
         "nothing: each size of the model has a version; dynamic=True does not serve its parameters",
     ),
     (rf"{_TENSOR}size mismatch at index (?P<dim>\d+)\. expected (?:[01],|\d+, actual [01]\b)", _ONE_OR_ZERO),
-    (
-        rf"{_TENSOR}size mismatch(?: at index (?P<dim>\d+))?",
-        _OTHER_SIZE,
-    ),
-    (
-        _TENSOR,
-        _OTHER_KIND,
-    ),
+    (rf"{_TENSOR}size mismatch(?: at index (?P<dim>\d+))?", _OTHER_SIZE),
+    (_TENSOR, _OTHER_KIND),
     ("expected type .*<class 'NoneType'>", _OPTIONAL),
     (
         r"expected type .*<class 'torch\.(?:Tensor|nn\.parameter\.Parameter)'>",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -39,19 +39,15 @@ class NotebookCell:
     title: str
     """Its first line that tells something: no decorator, comment or magic if there is another."""
     names: frozenset[str] = field(repr=False)
-    """The names that its source mentions."""
 
     @property
     def label(self) -> str:
-        """How people name it: `In[3]`, or by its place where it has no number."""
+        """Its name for people: `In[3]`, or by its place where it has no number."""
         return f"cell {self.position}" if self.execution_count is None else f"In[{self.execution_count}]"
 
 
 def cells_of(data: bytes) -> tuple[NotebookCell, ...]:
-    """Return the code cells of a notebook, in order; FormatError where `data` is no notebook of nbformat 4.
-
-    Importing nbformat for it would take up to a second.
-    """
+    """Return the code cells of a notebook in order; FormatError where `data` is no notebook of nbformat 4."""
     try:
         notebook = json.loads(data)
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -81,7 +77,7 @@ def _title(source: str) -> str:
 
 
 class Verdict(enum.StrEnum):
-    """What is expected of a graph."""
+    """The expectation for a graph."""
 
     HIT = "hit"
     EDITED = "edited"
@@ -97,7 +93,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is at hand of the notebook, and fits here."""
+    """A source of the notebook's graphs that fit here."""
 
     level: Level
     name: str
@@ -109,24 +105,19 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """What is at hand of the notebook, and cannot be used here."""
-
     name: str
     graphs: int
     lines: tuple[str, ...]
     """Why, and what to do."""
     differences: tuple[Difference, ...] = ()
-    """How its environment differs from the one here."""
+    """The differences of its environment from the one here."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         return {
             "name": self.name,
             "graphs": self.graphs,
             "why": list(self.lines),
-            "differences": [
-                {"label": each.label, "there": each.old, "here": each.new} for each in self.differences
-            ],
+            "differences": [{"label": d.label, "there": d.old, "here": d.new} for d in self.differences],
         }
 
 
@@ -153,7 +144,6 @@ class GraphPlan:
     runs_restored: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         values = asdict(self)
         verdict = values.pop("verdict")
         del values["saves_seconds"]
@@ -162,20 +152,19 @@ class GraphPlan:
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """What is expected of a cell that has compiled something, as it is now or as it was."""
+    """The expectation for a cell that has compiled something, as it is now or as it was."""
 
     cell: NotebookCell
     is_edited: bool
-    """Whether the cell is not as it was when its graphs were compiled."""
+    """True if the cell was edited since its graphs were compiled."""
     graphs: tuple[GraphPlan, ...]
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many graphs this is expected of."""
         return sum(graph.verdict is verdict for graph in self.graphs)
 
     @property
     def cold_seconds(self) -> float | None:
-        """Estimate of what it takes where nothing is stored; None where nothing tells."""
+        """Estimate of what it takes where nothing is stored; None if unknown."""
         return _sum(graph.cold_seconds for graph in self.graphs)
 
     @property
@@ -187,7 +176,6 @@ class CellPlan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         return {
             "cell": {"execution_count": self.cell.execution_count, "digest": self.cell.digest},
             "position": self.cell.position,
@@ -201,7 +189,7 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next kernel will find of a notebook."""
+    """The forecast for the next kernel of a notebook."""
 
     cells: tuple[CellPlan, ...]
     """Those that have compiled something, in the notebook's order."""
@@ -215,42 +203,40 @@ class Plan:
 
     @property
     def graphs(self) -> int:
-        return sum(len(each.graphs) for each in self.cells)
+        return sum(len(cell.graphs) for cell in self.cells)
 
     @property
     def hits(self) -> int:
-        return sum(each.count(Verdict.HIT) for each in self.cells)
+        return sum(cell.count(Verdict.HIT) for cell in self.cells)
 
     @property
     def edited(self) -> int:
-        """Cells that were edited since."""
-        return sum(each.is_edited for each in self.cells)
+        return sum(cell.is_edited for cell in self.cells)
 
     @property
     def cold_seconds(self) -> float | None:
-        """Estimate for all cells where nothing is stored; None where nothing tells."""
-        return _sum(each.cold_seconds for each in self.cells)
+        """Estimate for all cells where nothing is stored; None if unknown."""
+        return _sum(cell.cold_seconds for cell in self.cells)
 
     @property
     def expected_seconds(self) -> float | None:
         """Estimate for all cells as it is; None where it is not known of all of them."""
-        return _sum(each.expected_seconds for each in self.cells)
+        return _sum(cell.expected_seconds for cell in self.cells)
 
     @property
     def saved_seconds(self) -> float | None:
-        """Estimate of what those graphs save that are expected to hit; None where nothing tells."""
-        hits = (graph for each in self.cells for graph in each.graphs if graph.verdict is Verdict.HIT)
+        """Estimate of what those graphs save that are expected to hit; None if unknown."""
+        hits = (graph for cell in self.cells for graph in cell.graphs if graph.verdict is Verdict.HIT)
         return _sum(graph.saves_seconds for graph in hits)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         return {
             "graphs": self.graphs,
             "hits": self.hits,
             "edited": self.edited,
             "cold_seconds": self.cold_seconds,
             "expected_seconds": self.expected_seconds,
-            "cells": [each.to_json() for each in self.cells],
+            "cells": [cell.to_json() for cell in self.cells],
             "others": self.others,
             "gone": list(self.gone),
             "unfit": [each.to_json() for each in self.unfit],
@@ -274,7 +260,12 @@ def planned(
     environments = {digest[:16] for digest in environments}
     influences = influences_of(history, here)
     known = _known(places, history, environments, here, influences)
-    index = {key: place for place in reversed(places) for key in _keys_of(place)}
+    index = {
+        ref.key: place
+        for place in reversed(places)
+        for ref in place.manifest.artifacts
+        if ref.type == _GRAPH and ref.digest in place.present
+    }
     saves = {graph.key: graph.seconds for place in places for graph in place.manifest.graphs if graph.key}
 
     runs: dict[str, list[Run]] = {}
@@ -378,26 +369,17 @@ def _known(
 
 
 def _run_of(graph: GraphSummary) -> Run:
-    """Return what a manifest tells of a graph, as a run of no kernel."""
+    """Return a manifest's graph as a run of no kernel."""
     outcome = Outcome.MISS if graph.key else Outcome.BYPASS
     return Run(0.0, "", 0, "", graph.cell, graph.function, graph.direction, graph.key, outcome, None, {})
-
-
-def _keys_of(place: Place) -> Iterator[str]:
-    """Yield the keys of the graphs that are there."""
-    return (ref.key for ref in place.manifest.artifacts if ref.type == _GRAPH and ref.digest in place.present)
 
 
 def _positions(
     cells: Sequence[NotebookCell], known: Mapping[str, Sequence[Run]], kernel: str
 ) -> dict[int, int]:
     """Return where the cells stand that a kernel has run as they are, by their numbers in it."""
-    return {
-        run.execution_count: cell.position
-        for cell in cells
-        for run in known.get(cell.digest, ())
-        if run.kernel == kernel and run.execution_count is not None
-    }
+    ran = ((run, cell) for cell in cells for run in known.get(cell.digest, ()) if run.kernel == kernel)
+    return {run.execution_count: cell.position for run, cell in ran if run.execution_count is not None}
 
 
 def _edited(
@@ -406,7 +388,7 @@ def _edited(
     positions: Mapping[int, int],
     free: Sequence[NotebookCell],
 ) -> NotebookCell | None:
-    """Return the cell that has compiled these functions, and was edited; None where nothing tells.
+    """Return the cell that has compiled these functions, and was edited; None if unknown.
 
     By its number, if the file has it; by its distance from cells that are as they were, since most people
     run them in order; or by the functions that it mentions. `counts` are its numbers in the last kernel.
@@ -425,6 +407,6 @@ def _edited(
 
 
 def _sum(seconds: Iterable[float | None]) -> float | None:
-    """Return the sum; None where one of them is not known, or there is none."""
+    """Return the sum; None for no seconds, or unknown ones."""
     every = list(seconds)
     return sum(each or 0.0 for each in every) if every and None not in every else None

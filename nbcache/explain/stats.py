@@ -14,39 +14,29 @@ from nbcache.core.reports import Explanation, GraphRecord
 from nbcache.core.text import one_line
 
 RETUNED = "re-tuned"
-"""What docs/json.md has in the `reason` of a hit whose kernels were benchmarked again."""
-
-
+"""The word of docs/json.md in the `reason` of a hit whose kernels were benchmarked again."""
 Graph: TypeAlias = GraphRecord | Run
 """A graph of this kernel, or a run of the history."""
 
 
 @dataclass(frozen=True, slots=True)
 class LevelTally:
-    """The hits of one level."""
-
     level: Level
     hits: int
     seconds: float
-    """What they took."""
     saved_seconds: float
-    """What they saved; of `L0`, what torch's own folder saved."""
+    """Seconds that they saved; of `L0`, by torch's own folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonTally:
-    """The graphs that did not hit for one reason."""
-
     reason: str
-    """Outcome and reason."""
     graphs: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Graphs, counted."""
-
     graphs: int
     hits: int
     missed: int
@@ -55,9 +45,9 @@ class Tally:
     retuned: int
     """Hits whose kernels were benchmarked again."""
     seconds: float
-    """What all of them took, without waiting for other kernels."""
+    """Seconds of all of them, without waiting for other kernels."""
     waited_seconds: float
-    """What was waited for other kernels."""
+    """Seconds of waiting for other kernels."""
     waited_in_vain_seconds: float
     """The part of it after which the graph was compiled all the same."""
     saved_seconds: float
@@ -70,7 +60,7 @@ class Tally:
 
 
 class Fate(enum.StrEnum):
-    """What became in this kernel of a graph that was stored when it began."""
+    """The fate in this kernel of a graph that was stored when it began."""
 
     USED = "used"
     LOST = "lost"
@@ -95,7 +85,6 @@ class StoredGraph:
     """Digest of its cell's source."""
     key: str
     saves_seconds: float
-    """What a hit saves."""
     fate: Fate
     why: str = ""
     """By what change it was not used, where that is known; else empty."""
@@ -107,35 +96,30 @@ class TypeTally:
 
     type: str
     named: int
-    """How many the notebook's manifests name."""
+    """Those that the notebook's manifests name."""
     named_bytes: int
     restored: int
-    """How many were put where the compiler looks."""
+    """Those that were put where the compiler looks."""
     restored_bytes: int
-    """Of those that manifests name: of others the size is not kept."""
+    """Bytes of those that manifests name: the size of others is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What may not be used, or cannot."""
-
     what: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """What the history tells."""
-
     tally: Tally
     kernels: int
     since: float
     """Unix seconds of the oldest run; 0 where there is none."""
     is_cut: bool = False
-    """Whether there were more than are kept."""
+    """True if there were more than are kept."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         figures = {"kernels": self.kernels, "since": self.since or None, "is_cut": self.is_cut}
         return {**asdict(self.tally), **figures}
 
@@ -146,34 +130,30 @@ class Stats:
 
     session: Tally
     stored: tuple[StoredGraph, ...]
-    """What was stored when the kernel began, and is known."""
+    """The known graphs that were stored when the kernel began."""
     types: tuple[TypeTally, ...]
     refused: tuple[Refusal, ...]
     overhead_seconds: float
-    """What recording and restoring has cost the threads that compile."""
+    """Seconds that recording and restoring cost the threads that compile."""
     notebook: Lifetime
     """All kernels of this notebook that are remembered."""
     store: Lifetime
     """All kernels of all notebooks that are remembered, without reasons, which may quote others' code."""
     traces: Mapping[str, int] = field(default_factory=dict)
-    """How many stored traces were `adopted`, `outdated`; `agrees` or `differs`, where they were audited."""
+    """Stored traces by fate: `adopted`, `outdated`; `agrees` or `differs`, where they were audited."""
     missed_unchanged: tuple[Run, ...] = ()
     """Graphs of this kernel that missed, although their cells are the same as last time."""
 
     @property
     def net_seconds(self) -> float:
-        """What was saved against plain torch, less what nbcache took and what was waited in vain.
-
-        What looking a graph up takes is in both, so it is rather too small than too large.
-        """
+        """Seconds saved against plain torch, less the overhead and the time waited in vain."""
         return self.session.saved_seconds - self.overhead_seconds - self.session.waited_in_vain_seconds
 
     def fates(self) -> Mapping[Fate, int]:
         """Return how many stored graphs had each fate; 0 of those that none had."""
-        return Counter(each.fate for each in self.stored)
+        return Counter(graph.fate for graph in self.stored)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON values, by the names that docs/json.md documents."""
         return {
             "session": {
                 **asdict(self.session),
@@ -196,7 +176,6 @@ def not_hit_because(graph: Graph) -> str:
 
 
 def tally(graphs: Iterable[Graph]) -> Tally:
-    """Count graphs."""
     every = list(graphs)
     outcomes = Counter(graph.outcome for graph in every)
     hits = [graph for graph in every if graph.outcome is Outcome.HIT]

@@ -6,16 +6,14 @@ Values in, values out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nbcache.artifacts.history import Run, Usual, expected
+from nbcache.artifacts.history import Run, expected
 from nbcache.core.model import Direction, Environment, Outcome
-from nbcache.core.reports import PHASES, Activity, CellReport, GraphRecord
+from nbcache.core.reports import PHASES, Activity, CellReport
 from nbcache.explain.stats import not_hit_because
-
-__all__ = ["OUTSIDE", "CellTimes", "KernelRun", "Lost", "Timeline", "timeline", "with_estimates"]
 
 _COLD = frozenset({"inductor", "build"})
 """Phases that only a graph that is not there goes through."""
@@ -27,10 +25,10 @@ _MOST_KERNELS = 20
 
 @dataclass(frozen=True, slots=True)
 class CellTimes:
-    """What one cell took, and what it takes otherwise."""
+    """The seconds of one cell, now and otherwise."""
 
     label: str
-    """How people name it: `In[3]`, and what they called it."""
+    """Its name for people: `In[3]`."""
     functions: tuple[str, ...]
     now: Mapping[str, float]
     """Seconds by phase in this kernel, and `outside` of all."""
@@ -39,10 +37,10 @@ class CellTimes:
     restored: Mapping[str, float] | None
     """The same where all of it is."""
     is_restored: bool
-    """Whether all graphs were hit now."""
+    """True if all graphs were hit now."""
 
     def bars(self) -> list[tuple[str, Mapping[str, float]]]:
-        """Return what there is to compare, as (label, seconds by phase): what it is now stands last."""
+        """Return the bars to compare, as (label, seconds by phase), with that of now at the end."""
         if self.is_restored:
             return [*([("cold", self.cold)] if self.cold else []), ("now", self.now)]
         return [("now", self.now), *([("restored", self.restored)] if self.restored else [])]
@@ -50,7 +48,7 @@ class CellTimes:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a function was compiled again for, for one reason, in all kernels that are remembered."""
+    """The compiles of a function for one reason, in all kernels that are remembered."""
 
     function: str
     reason: str
@@ -60,32 +58,26 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class KernelRun:
-    """What one kernel came to."""
-
     time: float
     """Unix seconds at which its last cell with a graph ended."""
     graphs: int
     hits: int
     seconds: float
-    """What its graphs took."""
+    """Seconds of its graphs."""
     is_now: bool
-    """Whether it is this kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The cells of this kernel, and the kernels of this notebook."""
-
     cells: tuple[CellTimes, ...]
     lost: tuple[Lost, ...]
-    """What took longest first."""
+    """The longest first."""
     kernels: tuple[KernelRun, ...]
     """Newest first."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, by the names that docs/json.md documents."""
         return {
-            "cells": [asdict(each) for each in self.cells],
+            "cells": [asdict(cell) for cell in self.cells],
             "lost": [asdict(each) for each in self.lost],
             "kernels": [asdict(each) for each in self.kernels],
         }
@@ -101,10 +93,13 @@ def timeline(
 
 
 def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellTimes:
-    usual = [_usual(graph, history, environment) for graph in report.graphs]
+    usual = [
+        expected(history, graph.cell_digest, graph.function, graph.direction, environment=environment)
+        for graph in report.graphs
+    ]
     now = _sum(graph.seconds for graph in report.graphs)
     outside = {OUTSIDE: max(0.0, report.seconds - sum(now.values()))}  # which it takes in any case
-    cold, restored = (_all(usual, chosen) for chosen in (lambda each: each.cold, lambda each: each.restored))
+    cold, restored = _all(estimate.cold for estimate in usual), _all(estimate.restored for estimate in usual)
     return CellTimes(
         label=report.cell.label if report.cell else "outside any cell",
         functions=tuple(dict.fromkeys(graph.function for graph in report.graphs)),
@@ -115,16 +110,11 @@ def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellT
     )
 
 
-def _usual(graph: GraphRecord, history: Sequence[Run], environment: str) -> Usual:
-    return expected(history, graph.cell_digest, graph.function, graph.direction, environment=environment)
-
-
-def _all(
-    usual: Sequence[Usual], chosen: Callable[[Usual], Mapping[str, float] | None]
-) -> dict[str, float] | None:
+def _all(usual: Iterable[Mapping[str, float] | None]) -> dict[str, float] | None:
     """Return the sum of what all graphs take; None where it is not known of one."""
-    found = [seconds for each in usual if (seconds := chosen(each)) is not None]
-    return _sum(found) if len(found) == len(usual) else None
+    every = list(usual)
+    known = [seconds for seconds in every if seconds is not None]
+    return _sum(known) if len(known) == len(every) else None
 
 
 def _sum(seconds: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -161,12 +151,7 @@ def _kernels(history: Sequence[Run], kernel: str) -> tuple[KernelRun, ...]:
 
 
 def with_estimates(
-    now: Activity,
-    history: Sequence[Run],
-    cell: str,
-    environment: Environment | None = None,
-    *,
-    stored: bool,
+    now: Activity, history: Sequence[Run], cell: str, environment: Environment | None = None, *, stored: bool
 ) -> Activity:
     """Return what is being compiled with what it usually takes.
 
@@ -177,7 +162,7 @@ def with_estimates(
     here = "" if environment is None else environment.digest
     usual = [expected(history, cell, now.function, each, environment=here) for each in directions]
     hits = stored and now.phase not in _COLD
-    found = [each for one in usual if (each := one.restored if hits else one.cold) is not None]
+    found = [each for estimate in usual if (each := estimate.restored if hits else estimate.cold) is not None]
     seconds = max((each.get("total", 0.0) for each in found), default=0.0)
     return replace(now, usual_seconds=seconds, usual_graphs=_graphs_of(history, cell))
 

@@ -73,12 +73,12 @@ class AutogradLookup(Event):
     forward_saved_seconds: float | None = None
     backward_saved_seconds: float | None = None
     outvoted: bool = False
-    """Whether the entry was there, and another process of a distributed program lacks it: all compile."""
+    """True if the entry was there, and another process of a distributed program lacks it: all compile."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelUsed(Event):
-    """A graph loaded a kernel. `compiled` is None where only the graph's outcome tells."""
+    """A graph loaded a kernel. `compiled` is None if the graph's outcome decides."""
 
     compiled: bool | None
     type: str = "cpp_kernel"
@@ -104,7 +104,6 @@ class CandidateTimed(Event):
     """A kernel is timed to choose the fastest, the first time by a compile that tunes itself."""
 
     done: int
-    """How many of them were timed."""
     all: int
 
 
@@ -125,7 +124,7 @@ class CodeLoaded(Event):
 
 @dataclass(frozen=True, slots=True)
 class FrameCompiled(Event):
-    """What is known of a frame once it is compiled; comes just before its outermost span ends."""
+    """A frame was compiled; comes just before its outermost span ends."""
 
     function: str
     location: str
@@ -145,7 +144,6 @@ class TraceAdopted(Event):
     guards: int
     facts: int
     once_seconds: float
-    """What tracing took once."""
     graph_break_reason: str | None = None
     """Why it ends in a graph break, and where."""
 
@@ -156,7 +154,7 @@ class FrameTraced(Event):
 
     reason: str
     names_cause: bool = False
-    """Whether it names what somebody has changed: a function, or a value."""
+    """True if it names a changed function or value."""
 
 
 @dataclass(frozen=True, slots=True)

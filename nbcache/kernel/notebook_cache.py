@@ -1,12 +1,13 @@
 """The artifacts of this notebook in the local store: read ahead, looked up, recorded.
 
 Everything that reads or writes disks happens on threads of its own, or where the compiler waits for an
-artifact anyway. Whatever fails in the store costs hits, and never a cell.
+artifact. Whatever fails in the store costs hits, and never a cell.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from collections import deque
@@ -15,7 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from nbcache.artifacts.encoding import pack
+from nbcache.artifacts.encoding import pack, unpack
+from nbcache.artifacts.history import HistoryStore, Run, merged, run_of
+from nbcache.artifacts.manifests import union
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, StoreError, TrustError, UnsupportedVersion
@@ -31,16 +34,13 @@ from nbcache.core.model import (
     Source,
 )
 from nbcache.core.reports import GraphRecord
-from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_thread
-from nbcache.kernel.history import History
-from nbcache.kernel.prefetch import Prefetcher
+from nbcache.core.threads import ForkSafeLock, Worker, countdown, renew_in_children, start_thread
+from nbcache.kernel.events import INTERRUPTED
 from nbcache.kernel.reasons import Elsewhere, unusable
 from nbcache.stores.base import Store
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
-
-__all__ = ["NotebookCache"]
 
 T = TypeVar("T")
 
@@ -52,7 +52,10 @@ _PAUSES = 20
 Both hold all graphs, so that a long notebook would spend ever more time on them.
 """
 _QUIET_SECONDS = 60.0
-"""How long a store that failed is left alone."""
+_AHEAD_BYTES = 256 * 2**20
+"""Artifacts read ahead are held in memory until they are asked for, up to this much."""
+_READERS = 4
+"""Threads that read ahead: reading, hashing and decompressing leave Python's lock to others."""
 _EVICT_SHARE = 50
 """The store's bound is checked after each fiftieth of it has been written."""
 
@@ -68,7 +71,6 @@ class NotebookCache:
         self.artifacts = ArtifactStore(store, on_fault=self._note_fault, admits=self._admits)
         """The local store itself, whose methods raise StoreError."""
         self.history = History(self.artifacts.history)
-        """Seconds and outcomes of the notebook's graphs."""
         self.elsewhere: list[Callable[[], Iterable[Elsewhere]]] = []
         """Other sources of graphs that cannot be used here; each answers at once."""
         self._session = session
@@ -79,7 +81,7 @@ class NotebookCache:
         """By where they are, and their environment's digest."""
         self._given_up: set[tuple[str, str]] = set()
         self._readers: list[threading.Thread] = []
-        self._prefetcher = self._new_prefetcher()
+        self._prefetcher = Prefetcher(self._read, partial(session.failed, "unpacking a snapshot"))
         self._brought: list[tuple[Manifest, Mapping[str, bytes], Source]] = []
         """Manifests from elsewhere that are to be stored here, each with packed contents by digest."""
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
@@ -93,7 +95,6 @@ class NotebookCache:
         """The time (`time.monotonic`) before which only `flush` writes the manifest."""
         self._save_timer: threading.Timer | None = None
         self._refused: dict[str, str] = {}
-        """Why artifacts may not be used, by their digests."""
         self._damaged: set[str] = set()
         self._looking_for = threading.local()
         self._quiet_until: dict[str, float] = {}
@@ -113,7 +114,6 @@ class NotebookCache:
         return self._worker.flush(timeout)
 
     def close(self) -> None:
-        """Store nothing after this."""
         self._closed = True
         if self._save_timer is not None:
             self._save_timer.cancel()
@@ -121,7 +121,6 @@ class NotebookCache:
         self.artifacts.store.close()
 
     def stop_reading(self) -> None:
-        """Stop reading ahead."""
         self._prefetcher.stop()
 
     def forget(self) -> None:
@@ -140,22 +139,17 @@ class NotebookCache:
 
     def stored(self) -> Manifest | None:
         """Return what is stored of this notebook, without waiting for what is still to be stored."""
-        if (environment := self.environment) is None:
-            return None
-        return self._stored_of(environment, self._session.notebook(timeout=1.0))
+        environment, notebook = self.environment, self._session.notebook(timeout=1.0)
+        return None if environment is None else self._stored_of(environment, notebook)
 
     def packed(self, ref: ArtifactRef) -> bytes | None:
         """Return a stored artifact as a snapshot holds it; None where it is absent or cannot be read."""
         return self._access("read", "reading what is to be shared", lambda: self.artifacts.packed(ref))
 
     def manifest(self) -> Manifest | None:
-        """Return all that is stored of this notebook in this environment; None before torch is imported.
-
-        StoreError where the store fails.
-        """
+        """Return all that is stored of this notebook; None before torch is imported. May raise StoreError."""
         self.flush()
-        environment = self.environment
-        if environment is None:
+        if (environment := self.environment) is None:
             return None
         notebook = self._session.notebook(timeout=1.0)
         stored = self.artifacts.load_manifest(environment, notebook)
@@ -170,17 +164,15 @@ class NotebookCache:
         return artifacts
 
     def at_hand(self, type: str) -> Sequence[Artifact]:
-        """Return the artifacts of this type that were read ahead, and were not looked up yet."""
         return self._prefetcher.at_hand(type)
 
     def keys_of(self, type: str, timeout: float) -> list[str]:
-        """Return the keys of this type that manifests name; none if that takes over `timeout` seconds."""
         return list(dict.fromkeys(ref.key for ref in self._prefetcher.refs(timeout) if ref.type == type))
 
     def mark_restored(self, type: str, key: str) -> None:
         """Note that what was found for `key` is where the compiler looks, and was not before."""
         here = (Level.L1, self.artifacts.store.name)
-        self._origins[(type, key)] = self._prefetcher.source(type, key) or here
+        self._origins[(type, key)] = self._prefetcher.sources.get((type, key)) or here
         logger.debug("%s %s is where torch looks; it came from %s", type, key, self._origins[(type, key)][1])
 
     def origin_of(self, type: str, key: str) -> tuple[Level, str]:
@@ -188,11 +180,9 @@ class NotebookCache:
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
     def restored(self) -> Mapping[tuple[str, str], Source]:
-        """Return the source of each artifact that was put where the compiler looks, by type and key."""
         return dict(self._origins)
 
     def refused(self) -> Mapping[str, str]:
-        """Return why artifacts of the local store may not be used, by digest."""
         return dict(self._refused)
 
     def is_damaged(self, key: str) -> bool:
@@ -200,8 +190,7 @@ class NotebookCache:
         return key in self._damaged
 
     def summaries(self) -> Sequence[GraphSummary]:
-        """Return the graphs that are stored of this notebook."""
-        return self._prefetcher.graphs()
+        return self._prefetcher.graphs
 
     def of_no_use(self) -> Iterator[Elsewhere]:
         """Yield the known graphs that cannot be used here, nearest first."""
@@ -218,16 +207,12 @@ class NotebookCache:
                 self._elsewhere[where, manifest.environment.digest] = unfit
 
     def is_given_up(self, type: str, key: str) -> bool:
-        """Return whether the artifacts stored under `key` turned out to be of no use."""
+        """Return whether the artifacts stored under `key` are useless."""
         return (type, key) in self._given_up
 
     def give_up(self, type: str, key: str, why: str) -> None:
-        """Stop using what is stored under `key`, and drop it here; `why` is a clause.
-
-        Otherwise it would lie beside what is made now, and might be tried first each time.
-        """
-        environment = self.environment
-        if environment is None or self.is_given_up(type, key):
+        """Stop using artifacts under `key`, which are useless because of `why`, and drop them here."""
+        if (environment := self.environment) is None or self.is_given_up(type, key):
             return
         self._given_up.add((type, key))
         logger.debug("%s %s is given up: %s", type, key, why)
@@ -250,7 +235,7 @@ class NotebookCache:
             self._prefetcher.begin(None)
 
     def read_in_background(self, read: Callable[[], object]) -> bool:
-        """Have `read` read something ahead on a thread of its own; False, with a notice, if none starts."""
+        """Call `read` on a new thread; return False, with a notice, if none starts."""
         thread = start_thread(partial(self._session.attempt, "reading ahead", read), "prefetch")
         if thread is not None:
             with self._lock:
@@ -261,19 +246,17 @@ class NotebookCache:
 
     def finish_reading(self, timeout: float | None) -> bool:
         """Wait for threads that read ahead, and publish what others lack; False after `timeout` seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
+        left = countdown(timeout)
         readers = [thread for thread in self._readers if thread is not threading.current_thread()]
         for thread in readers:
-            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+            thread.join(left())
         return not any(thread.is_alive() for thread in readers)
 
     def read_again(self) -> None:
-        """Read ahead once more, with what has arrived since."""
         if (environment := self.environment) is not None:
             self._start_reading(environment)
 
     def _read_ahead(self, environment: Environment, prefetcher: Prefetcher) -> None:
-        """Read ahead what this notebook's manifest and its snapshots name."""
         notebook = self._session.notebook(timeout=2.0)
         for hook in self.reading_ahead:
             self._session.attempt("restoring a snapshot", partial(hook, environment))
@@ -284,12 +267,9 @@ class NotebookCache:
         if (shared_client := self._session.shared_client) is not None:
             shared_client.begin(environment)
         self.history.read(notebook)
-        others = self._access(
-            "read",
-            "reading the manifests of other environments",
-            lambda: self.artifacts.manifests(notebook),
-        )
-        self.note_elsewhere("in the local store", (others or {}).values())
+        read = partial(self.artifacts.manifests, notebook)
+        others = self._access("read", "reading the manifests of other environments", read) or {}
+        self.note_elsewhere("in the local store", others.values())
 
     def _stored_of(self, environment: Environment, notebook: str) -> Manifest | None:
         load = partial(self.artifacts.load_manifest, environment, notebook)
@@ -298,14 +278,11 @@ class NotebookCache:
     def _forget_read(self) -> None:
         """Begin as if nothing had been read, found or used; with the lock held."""
         self._prefetcher.stop()
-        self._prefetcher = self._new_prefetcher()
+        self._prefetcher = Prefetcher(self._read, partial(self._session.failed, "unpacking a snapshot"))
         self._used.clear()
         self._manifest_is_due = False
         self._origins.clear()
         self._elsewhere.clear()
-
-    def _new_prefetcher(self) -> Prefetcher:
-        return Prefetcher(self._read, partial(self._session.failed, "unpacking a snapshot"))
 
     def _read(self, type: str, key: str) -> list[Artifact]:
         if (environment := self.environment) is None:
@@ -319,10 +296,7 @@ class NotebookCache:
     def adopt(
         self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
     ) -> None:
-        """Provide what `source` brought, `packed` by digest, in `environment`; store it after a cell.
-
-        The caller has checked who signed it, and that it fits.
-        """
+        """Provide what `source` brought, `packed` by digest, which was checked; store it after a cell."""
         self._session.met_others()
         now = time.time()
         refs = [ref.not_after(now) for ref in manifest.artifacts]
@@ -337,9 +311,9 @@ class NotebookCache:
     def store_fetched(
         self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source
     ) -> None:
-        """Have an artifact stored that came from `source` because the compiler asked for it."""
+        """Store an artifact, in the background, that came from `source` because the compiler asked for it."""
         self._session.met_others()
-        self._prefetcher.came_from(ref.type, ref.key, source)
+        self._prefetcher.sources[ref.type, ref.key] = source
         if self._session.saving and self._session.settings.save:
             adopt = partial(self._adopt, environment, ref, packed)  # the manifest names it once it was used
             self._session.attempt("storing what was shared", partial(self.submit, adopt))
@@ -364,16 +338,12 @@ class NotebookCache:
             self._uses.append(task)
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Have the worker do `task`; a forked child has none, and nothing to write."""
+        """Give `task` to the worker; a forked child has none, and nothing to write."""
         if os.getpid() == self._pid:
             self._worker.submit(task)
 
     def save_manifest(self, graphs: Sequence[GraphRecord] = (), *, unfinished: bool = False) -> None:
-        """Have the notebook's manifest and history written in the background, with the `graphs` of a cell.
-
-        An `unfinished` cell raised. The artifacts that the cell has used are noted now, since a thread that
-        did so earlier would have taken the cell's time.
-        """
+        """Write manifest and history, in the background, with a cell's `graphs`; `unfinished`: it raised."""
         environment, saves = self.environment, self._session.saving and self._session.settings.save
         if graphs and saves and environment is not None and os.getpid() == self._pid:
             add = partial(self.history.add, graphs, environment.digest, unfinished=unfinished)
@@ -415,9 +385,8 @@ class NotebookCache:
         with self._lock:
             if environment is self.environment:
                 if type_of(ref.type).grows:
-                    earlier = [identity for identity in self._used if identity[:2] == ref.identity[:2]]
-                    for identity in earlier:
-                        del self._used[identity]
+                    slot = ref.identity[:2]
+                    self._used = {name: used for name, used in self._used.items() if name[:2] != slot}
                 self._used.setdefault(ref.identity, ref)
                 self._manifest_is_due = True
         if (shared_client := self._session.shared_client) is not None:
@@ -461,7 +430,7 @@ class NotebookCache:
             refs = brought.artifacts
             for ref in refs:
                 if self._adopt(brought.environment, ref, packed[ref.digest]):
-                    self._prefetcher.came_from(ref.type, ref.key, source)
+                    self._prefetcher.sources[ref.type, ref.key] = source
             self._save_one(brought)
             look = partial(self.artifacts.present, [ref.digest for ref in refs])
             present = self._access("read", "looking for what was stored", look) or ()
@@ -481,7 +450,6 @@ class NotebookCache:
             shared_client.publish_manifest(saved)
 
     def _save_one(self, manifest: Manifest) -> Manifest | None:
-        """Save a manifest, and return its union with what is saved."""
         return self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
 
     def _bound(self, written: int) -> None:
@@ -533,7 +501,7 @@ class NotebookCache:
 
 
 def _summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:
-    """Return what a manifest tells of `graphs`, each with those of `refs` that belong to its function."""
+    """Return `graphs` as manifests hold them, each with those of `refs` that belong to its function."""
     artifacts: dict[tuple[str, str], dict[str, None]] = {}
     keys: set[str] = set()
     for ref in refs:
@@ -564,6 +532,187 @@ def _summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tu
 
 def _compiling(graph: GraphRecord) -> float:
     """Return the seconds that a hit saves: all but tracing and loading, which it has itself."""
-    if graph.saved_seconds is not None:
-        return graph.saved_seconds
-    return graph.total_seconds - sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
+    own = sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
+    return graph.total_seconds - own if graph.saved_seconds is None else graph.saved_seconds
+
+
+class Prefetcher:
+    """Artifacts for one environment, read ahead or brought from elsewhere. Safe to call from any thread."""
+
+    def __init__(
+        self, find: Callable[[str, str], list[Artifact]], on_damage: Callable[[FormatError], None]
+    ) -> None:
+        """`find` returns what the store has; `on_damage` hears of what a snapshot holds and is damaged."""
+        self._find = find
+        self._on_damage = on_damage
+        self._lock = ForkSafeLock()
+        self._known = threading.Event()
+        self._refs: tuple[ArtifactRef, ...] = ()
+        self.graphs: tuple[GraphSummary, ...] = ()
+        self._brought: list[Manifest] = []
+        self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, Source]]] = {}
+        """Compressed contents that were brought, with their sources, by type and key, then digest."""
+        self.sources: dict[tuple[str, str], Source] = {}
+        """The sources of artifacts that were brought, by type and key."""
+        self._taken: set[tuple[str, str]] = set()
+        self._ahead: dict[tuple[str, str], list[Artifact]] = {}
+        self._held = 0
+        self._reading = object()
+        """A token for the current reading ahead; another one ends it."""
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, where nothing is being read ahead: the rest is read when asked for."""
+        self._known = threading.Event()
+        self._known.set()
+        self._reading = object()
+
+    def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: Source) -> bool:
+        """Take in what `source` has, `packed` by digest; return whether it is new."""
+        with self._lock:
+            if manifest in self._brought:
+                return False
+            for ref in manifest.artifacts:
+                brought = self._packed.setdefault((ref.type, ref.key), {})
+                brought[ref.digest] = (ref, packed[ref.digest], source)
+            self._brought.append(manifest)
+            return True
+
+    def begin(self, manifest: Manifest | None) -> None:
+        """Read ahead, on threads, what was brought and what `manifest` names; nothing for None."""
+        with self._lock:
+            self._reading = object()
+            self._taken.clear()
+            self._ahead.clear()
+            self._held = 0
+            if manifest is not None:
+                known = [*self._brought, manifest]
+                whole = union(manifest.environment, manifest.notebook, known)
+                self._refs, self.graphs = whole.artifacts, whole.graphs
+            self._known.set()
+        wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in self._refs))
+        for _ in range(_READERS if self._refs else 0):  # without threads, all is read when it is asked for
+            start_thread(partial(self._read, wanted, self._reading), "prefetch")
+
+    def stop(self) -> None:
+        with self._lock:
+            self._reading = object()
+            self._ahead.clear()
+            self._packed.clear()
+            self._held = 0
+            self._known.set()
+
+    def refs(self, timeout: float = 0.0) -> tuple[ArtifactRef, ...]:
+        self._known.wait(timeout)
+        return self._refs
+
+    def at_hand(self, type: str) -> list[Artifact]:
+        with self._lock:
+            return [each for slot, found in self._ahead.items() if slot[0] == type for each in found]
+
+    def pop(self, type: str, key: str) -> list[Artifact]:
+        """Return the artifacts under a type and key, from wherever they are; they are released."""
+        with self._lock:
+            self._taken.add((type, key))
+            found = self._ahead.pop((type, key), None)
+            self._held -= _bytes_of(found or ())
+        return self._look(type, key) if found is None else found
+
+    def release(self, refs: Iterable[ArtifactRef]) -> None:
+        """Release the bytes of artifacts that were brought, and that the local store has by now."""
+        with self._lock:
+            for ref in refs:
+                self._packed.get((ref.type, ref.key), {}).pop(ref.digest, None)
+
+    def _look(self, type: str, key: str) -> list[Artifact]:
+        found = self._find(type, key)
+        known = {artifact.digest for artifact in found}
+        with self._lock:
+            brought = dict(self._packed.get((type, key), {}))
+        for digest, (ref, packed, source) in brought.items():
+            if digest not in known:
+                try:
+                    found.append(Artifact(type, key, unpack(packed, size=ref.size, digest=digest)))
+                    self.sources[type, key] = source
+                except FormatError as error:
+                    self._on_damage(error)
+        return found
+
+    def _read(self, wanted: Iterator[tuple[str, str]], reading: object) -> None:
+        """Read what is `wanted` next, until all is read or held in memory; for several threads at once."""
+        while True:
+            with self._lock:
+                slot = next(wanted, None)
+                if slot is None or reading is not self._reading:
+                    return
+                if slot in self._taken:
+                    continue
+                if self._held > _AHEAD_BYTES:
+                    return
+            found = self._look(*slot)
+            with self._lock:
+                if reading is not self._reading:
+                    return
+                if found and slot not in self._taken:
+                    self._ahead[slot] = found
+                    self._held += _bytes_of(found)
+
+
+def _bytes_of(artifacts: Iterable[Artifact]) -> int:
+    return sum(len(artifact.content) for artifact in artifacts)
+
+
+class History:
+    """The outcomes of the notebook's graphs, for any thread. Only `read` and `save` use the disk."""
+
+    def __init__(self, store: HistoryStore) -> None:
+        self.kernel = secrets.token_hex(8)
+        """A random name of this kernel."""
+        self._store = store
+        self._lock = ForkSafeLock()
+        self._runs: dict[tuple[str, int], Run] = {}
+        self._number = self._saved = 0
+        """The number of this kernel's runs, and of those that are stored."""
+
+    def runs(self) -> tuple[Run, ...]:
+        with self._lock:
+            return merged(self._runs.values())
+
+    def read(self, notebook: str) -> None:
+        stored = self._store.read(notebook)
+        with self._lock:
+            own = [run for run in self._runs.values() if run.kernel == self.kernel]
+            self._runs = {run.identity: run for run in (*stored, *own)}
+
+    def add(
+        self, graphs: Iterable[GraphRecord], environment_digest: str, *, unfinished: bool = False
+    ) -> None:
+        """Add the graphs of a cell that has ended (`unfinished`: it raised), but no interrupted compiles."""
+        now = time.time()
+        with self._lock:
+            for graph in graphs:
+                if graph.reason == f"not compiled: {INTERRUPTED}":
+                    continue
+                run = run_of(
+                    graph,
+                    time=now,
+                    kernel=self.kernel,
+                    number=self._number,
+                    environment=environment_digest,
+                    unfinished=unfinished,
+                )
+                self._runs[run.identity] = run
+                self._number += 1
+            self._runs = {run.identity: run for run in merged(self._runs.values())}
+
+    def save(self, notebook: str) -> None:
+        """Store this kernel's new runs; those that cannot be written wait for the next time."""
+        with self._lock:
+            own = [run for run in self._runs.values() if run.kernel == self.kernel]
+            runs, number = [run for run in own if run.number >= self._saved], self._number
+        if runs and self._store.write(notebook, runs):
+            self._saved = number
+
+    def forget(self) -> None:
+        with self._lock:
+            self._runs = {}

@@ -7,19 +7,15 @@ import enum
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nbcache.core.threads import start_thread
-
-__all__ = ["BackgroundProcess", "Pause", "Prewarming", "Slice", "SliceTime", "Steps"]
-
+from nbcache.core.threads import ForkSafeLock, start_thread
 
 _PAUSE_SECONDS = 0.05
-"""How often a process that holds a lock is looked at, to be stopped once it holds none."""
+"""Seconds between two looks at a process that holds a lock, and is to be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +27,7 @@ class Slice:
 
 
 class Pause(enum.Enum):
-    """What steps say instead of a slice when there is nothing to do on the kernel's thread."""
+    """The answer of steps, in place of a slice, when the kernel's thread has nothing to do."""
 
     SHORT = "another thread or process is at work"
     CELL = "nothing before another cell has run"
@@ -42,8 +38,6 @@ Steps: TypeAlias = Iterator[Slice | Pause]
 
 @dataclass(frozen=True, slots=True)
 class SliceTime:
-    """How long one slice took."""
-
     name: str
     seconds: float
 
@@ -76,10 +70,7 @@ class BackgroundProcess:
                 os.killpg(self._process.pid, number)
 
     def pause(self) -> bool:
-        """Stop the process; return False, and let it run on, where it holds a lock.
-
-        The cell, or another kernel, would wait for a lock of a stopped process.
-        """
+        """Stop the process; return False, and let it run on, if it holds a lock that would block others."""
         self.send(signal.SIGSTOP)
         with contextlib.suppress(OSError), open("/proc/locks") as locks:
             stands_still = os.WSTOPPED | os.WEXITED | os.WNOWAIT
@@ -90,7 +81,7 @@ class BackgroundProcess:
         return True
 
     def end(self, seconds: float) -> None:
-        """Have the process store what it has finished and end; wait for it for `seconds` at most."""
+        """End the process, which stores what it has finished; wait for it for `seconds` at most."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -121,7 +112,7 @@ class Prewarming:
         """From the first slice to the end of the last one, and what was waited for in between."""
         self._background: BackgroundProcess | None = None
         self._cell_runs = False
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def begin_cell(self) -> None:
         """Stop the background process until the next step: a cell needs the processor."""
@@ -133,7 +124,7 @@ class Prewarming:
             start_thread(self._pause_later, "pausing")
 
     def _pause(self) -> bool:
-        """Stop the background process while a cell runs; return whether there is no more to do."""
+        """Stop the background process while a cell runs; return whether that is done."""
         with self._lock:
             return not self._cell_runs or self._background is None or self._background.pause()
 
@@ -151,10 +142,7 @@ class Prewarming:
         return process
 
     def step(self) -> Pause | None:
-        """Run the next slice. Return what to wait for before the next step, or None for nothing.
-
-        After the end, and once it has failed, it is always `Pause.CELL`.
-        """
+        """Run the next slice; return what to wait for next, if anything. After a failure, `Pause.CELL`."""
         with self._lock:
             if self._cell_runs and self._background is not None:
                 self._background.send(signal.SIGCONT)
@@ -182,17 +170,16 @@ class Prewarming:
         return None
 
     def stop(self) -> None:
-        """Do no more, and end what was begun; another `step` begins anew."""
+        """Stop, and end what was begun; another `step` begins from the start."""
         steps, self._steps = self._steps, None
-        close = getattr(steps, "close", None)
-        if close is not None:
-            close()
+        getattr(steps, "close", lambda: None)()
         self.state = "off"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state and the slices as JSON values, by the names that docs/json.md documents."""
         return {
             "state": self.state,
             "seconds": self.seconds,
-            "slices": [{"name": each.name, "seconds": each.seconds} for each in self.slices],
+            "slices": [
+                {"name": slice_time.name, "seconds": slice_time.seconds} for slice_time in self.slices
+            ],
         }

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from nbcache.core.installed import is_installed
 from nbcache.core.reports import Cell
 
-__all__ = ["Program"]
-
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OURS_ALONE = re.compile(r"\s*(?:%nbcache\b|%(?:re)?load_ext +nbcache\s*$|#|$)")
 """A line that at most has nbcache do something."""
@@ -30,10 +28,7 @@ _MOST_NEW = 100
 
 
 class Program:
-    """Two kernels with the same `digest` have run the same cells in the same order, on the same modules.
-
-    Comments and the layout of cells don't count. What cells read besides, such as files of data, is not told.
-    """
+    """The digest of the cells, but for comments and layout, and of the user's modules that have run."""
 
     def __init__(self) -> None:
         self._told = hashlib.sha256()
@@ -78,7 +73,6 @@ class Program:
         return found.hexdigest()
 
     def _take_in(self) -> None:
-        """Add the sources of new cells to the digest."""
         while self._new:
             source = self._new.pop(0)
             if not all(map(_OURS_ALONE.match, source.splitlines())):

@@ -14,22 +14,17 @@ from nbcache.core.reports import RESUMED, Cell, Difference, Explanation, GraphRe
 from nbcache.core.text import one_line
 from nbcache.explain.components import Components, explain_miss
 
-__all__ = ["FIRST_TIME", "LOST", "NOT_STORED", "Elsewhere", "Miss", "Reason", "unusable", "why_missed"]
-
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
-"""How a reason begins that a trace can tell better."""
+"""The beginning of a reason that a trace can tell better."""
 DAMAGED = "what is stored is damaged; it was removed"
 INCOMPLETE = "stored, but a C++ kernel of it is missing"
 GONE = "it was stored, and is not there any more: evicted, or removed"
 LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
 """Why a graph missed that was stored as it is."""
-
-
 _GROUPS = ("torch", "device", "triton", "python", "cpu", "compiler")
 """The parts of an environment, what tells most first."""
 _LONGEST = 60
-"""Characters of a component of an environment that are shown."""
 _Graph = TypeVar("_Graph", GraphSummary, GraphRecord)
 
 
@@ -39,9 +34,9 @@ class Elsewhere:
 
     graphs: tuple[GraphSummary, ...]
     where: str
-    """Where they are, as part of a sentence: `in model.nbcache`."""
+    """Their place, as part of a sentence: `in model.nbcache`."""
     differences: tuple[Difference, ...] = ()
-    """What of their environment differs from the one here, what tells most first; empty where it fits."""
+    """The differences of their environment, the most telling first; empty where it fits."""
 
 
 def unusable(manifests: Iterable[Manifest], here: Environment, where: str) -> Iterator[Elsewhere]:
@@ -75,20 +70,16 @@ class Miss:
     """torch's number of threads; 0 where it is not known."""
     backward: bool = False
     incomplete: bool = False
-    """Whether it is there without its C++ kernels."""
+    """True if it is there without its C++ kernels."""
     components: Components | None = None
-    """What the key is made of."""
     run: Cell | None = None
-    """The run of the cell that compiles it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a graph missed."""
-
     text: str
     explanation: Explanation | None = None
-    """How it differs from the nearest one that is stored, where that tells."""
+    """Its differences from the nearest stored one, if any."""
 
 
 def why_missed(
@@ -117,7 +108,7 @@ def why_missed(
             return Reason(f"not used: it is {each.where}")
     if not known:
         return _of_environments(miss, others) or Reason(FIRST_TIME)
-    if any(graph.key == miss.key for graph in before):
+    if any(graph.key == miss.key for graph in known):
         return Reason(GONE)
     if (found := _nearest(miss, known)) is not None:
         return Reason(f"{NOT_STORED}{found.clause()}", found)
@@ -131,17 +122,15 @@ def why_missed(
 
 
 def _of_threads(miss: Miss, known: Sequence[GraphSummary | GraphRecord], counts: str) -> Reason:
-    """Return why a graph is compiled again for another number of threads, and what else differs."""
     text = f"not stored for this number of threads: {miss.threads} now, {counts} before"
     threads, found = Difference("threads", counts, str(miss.threads)), _nearest(miss, known)
     if found is None:
         return Reason(text, Explanation(known[0].key or "", (threads,)))
-    rest = [each for each in found.differences if each.what != threads.what]
+    rest = [difference for difference in found.differences if difference.what != threads.what]
     return Reason(text, Explanation(found.nearest, (threads, *rest)))
 
 
 def _of_environments(miss: Miss, others: Sequence[Elsewhere]) -> Reason | None:
-    """Return why a graph that is stored for other environments does not fit here, by the most similar."""
     unfit = [each for each in others if each.differences]
     if not unfit:
         return None
@@ -152,16 +141,14 @@ def _of_environments(miss: Miss, others: Sequence[Elsewhere]) -> Reason | None:
 
 def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
     """Return those graphs that may be versions of the one that missed, by their names."""
-    return [
-        graph
-        for graph in graphs
-        if _is_same(miss.function, miss.cell, graph.function, _digest(graph))
-        and (graph.direction is Direction.BACKWARD) == miss.backward
-    ]
+    name = (miss.function, miss.backward)
+    named = [graph for graph in graphs if (graph.function, graph.direction is Direction.BACKWARD) == name]
+    # Lambdas have no names of their own.
+    return named if has_own_name(miss.function) else [one for one in named if _digest(one) == miss.cell]
 
 
 def _is_another_part(graph: GraphRecord, miss: Miss) -> bool:
-    """Tell whether a graph of this name is another part of its function, or another lambda of its cell."""
+    """Return whether a graph of this name is another part of its function, or another lambda of its cell."""
     shares_name = graph.function.endswith(RESUMED) or not has_own_name(graph.function)
     return shares_name and miss.run is not None and graph.cell == miss.run
 
@@ -171,11 +158,6 @@ def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explana
         return None
     others = [(graph.key, graph.components) for graph in known if graph.key]
     return explain_miss(miss.components, [each for each in others if each[0] != miss.key])
-
-
-def _is_same(function: str, cell: str, other: str, other_cell: str) -> bool:
-    """Tell whether two functions may be versions of one, by their names; lambdas have none of their own."""
-    return function == other and (has_own_name(function) or cell == other_cell)
 
 
 def _digest(graph: GraphSummary | GraphRecord) -> str:

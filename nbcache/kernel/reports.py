@@ -12,14 +12,10 @@ from nbcache.core.reports import Cell, CellReport, GraphRecord
 from nbcache.core.text import printable
 from nbcache.core.threads import ForkSafeLock
 
-__all__ = ["ReportLog"]
-
 _MOST_NOTICES = 100
 _MOST_REPORTS = 1000
 _MOST_NAMES = 10_000
-"""Names of cells' code that are remembered."""
 _LONGEST_NOTICE = 2000
-"""Characters of a notice that are shown."""
 _MORE = f"more than {_MOST_NOTICES} notices: the rest is not shown (%nbcache doctor has these)"
 
 
@@ -31,25 +27,21 @@ class ReportLog:
         self._reports: deque[CellReport] = deque(maxlen=_MOST_REPORTS)
         self._fresh: list[str] = []
         self._noticed: dict[str, None] = {}
-        """All notices so far, in order."""
         self._held: dict[int, list[str]] = {}
         """By thread: notices that it is to say itself, or not."""
         self._code: dict[str, Cell] = {}
 
     @property
     def reports(self) -> list[CellReport]:
-        """The reports of the last cells that have run, oldest first."""
         with self._lock:
             return list(self._reports)
 
     @property
     def notices(self) -> list[str]:
-        """Every notice so far, oldest first."""
         with self._lock:
             return list(self._noticed)
 
     def report(self, cell: int | Cell | None) -> CellReport | None:
-        """Return the report of a cell, by execution count or `Cell`; without one, of the last that ran."""
         for report in reversed(self.reports):
             if cell is None or cell in (report.cell, report.cell and report.cell.execution_count):
                 return report
@@ -71,7 +63,7 @@ class ReportLog:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[list[str]]:
-        """Have the notices of this thread come into the list, and into no report; not to be nested."""
+        """Collect this thread's notices in the list, and in no report; not to be nested."""
         held: list[str] = []
         self._held[threading.get_ident()] = held
         try:
@@ -80,10 +72,9 @@ class ReportLog:
             del self._held[threading.get_ident()]
 
     def will_say(self, text: str) -> bool:
-        """Tell whether a notice that the next report shows has `text` in it."""
-        line = _line(text)
+        """Return whether a notice that the next report shows has `text` in it."""
         with self._lock:
-            return any(line in notice for notice in self._fresh)
+            return any(_line(text) in notice for notice in self._fresh)
 
     def add(
         self,

@@ -24,7 +24,7 @@ from nbcache.core.log import logger
 from nbcache.core.model import Artifact, Environment, SnapshotRestored, SnapshotTaken
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
-from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
+from nbcache.core.threads import ForkSafeLock, countdown, renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
 from nbcache.explain.timeline import with_estimates
@@ -43,18 +43,15 @@ from nbcache.stores.base import Store
 if TYPE_CHECKING:
     from nbcache.kernel.snapshots import Sharing
 
-__all__ = ["CompilerBridge", "Session"]
-
 T = TypeVar("T")
 
 _FLUSH_SECONDS = 5.0
-"""How long is waited for what is still to be written."""
 _COMPILE = "inductor_compile"
 """torch's span in which a graph is compiled and stored."""
 
 
 class CompilerBridge(Protocol):
-    """What a session needs of the compiler; `torch_bridge` implements it for torch.
+    """The compiler as a session needs it; `torch_bridge` implements it for torch.
 
     Once installed, the bridge calls `emit` of the session for what the compiler does, and `find` when it is
     about to look an artifact up; and of the session's cache `environment_ready` when the compiler is there,
@@ -71,10 +68,10 @@ class CompilerBridge(Protocol):
         """Compile for what the session's settings say now; ConfigError where that is impossible."""
 
     def clear(self) -> None:
-        """Empty the compiler's own cache folder, if it is one of ours."""
+        """Empty the compiler's cache folder, if nbcache made it."""
 
     def disown(self) -> None:
-        """Have what the compiler finds in its folder count as others' from now on; may be called often."""
+        """From now on, treat artifacts in the compiler's folder as others'; may be called often."""
 
     def prewarm(self) -> Steps:
         """Return what can be done before the first compile, in slices for the kernel's own thread."""
@@ -97,42 +94,36 @@ class Session:
         self.report_log = ReportLog()
         """Reports, notices, and the names of cells' code."""
         self.judge = Judge(lambda: Keyring(self.settings.trust_dir), lambda: self.settings.trust)
-        """Says whose artifacts may be used here."""
         self.cache = NotebookCache(store, self)
-        """The artifacts of this notebook in the local store."""
         self.artifacts = self.cache.artifacts
         self.prewarm = Prewarming(bridge.prewarm, self.failed)
         self.overhead_seconds = 0.0
-        """What recording and following compiles has cost the threads that compile."""
+        """Seconds that recording and following compiles cost the threads that compile."""
         self._overhead_lock = ForkSafeLock()
         self.explaining_seconds = 0.0
-        """Of these, what keeping the parts of keys cost, and saying why graphs missed."""
+        """The part of these for keeping the parts of keys, and for reasons of misses."""
         self.locator = NotebookLocator(locate_notebook, self.notice)
         self._clock = clock
         self._tracker = Tracker()
         self.cell: Cell | None = None
-        """The cell that runs."""
         self.program = Program()
         self._cell_began = 0.0
         self._idle_since: float | None = clock()
         self.saving = True
-        """Whether the running cell is recorded."""
         self._attempting = threading.local()
         self.unnoticed = Unnoticed()
         """The compiles that no report tells of; what they make is stored all the same."""
         self.shared_client: SharedClient | None = None
         """With the shared level, while this kernel is connected to one."""
         self.connector: Callable[[str], object] | None = None
-        """What `connect` does; the extension sets it."""
+        """The function behind `connect`; the extension sets it."""
         self.snapshots: Sharing | None = None
-        """What `snapshot` and `restore` do; the extension sets it."""
+        """The object behind `snapshot` and `restore`; the extension sets it."""
         self.cell_ended: list[Callable[[], None]] = []
-        """Called when a cell has ended."""
 
     # --- life -----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Find the notebook and install the bridge."""
         self.locator.start()
         self.bridge.install(self)
 
@@ -154,19 +145,15 @@ class Session:
         self.prewarm.stop()
         self.cache.stop_reading()
         self.bridge.uninstall()
-        began = time.monotonic()
+        left = countdown(timeout)
         self.flush(timeout)
-        self.disconnect(max(0.0, timeout - (time.monotonic() - began)))
+        self.disconnect(left() or 0.0)
         self.cache.close()
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored and shared; False where it is not within `timeout` s."""
-        began = time.monotonic()
-        if not self.cache.flush(timeout):
-            return False
-        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-        shared_client = self.shared_client
-        return shared_client is None or shared_client.flush(left)
+        left, shared_client = countdown(timeout), self.shared_client
+        return self.cache.flush(timeout) and (shared_client is None or shared_client.flush(left()))
 
     def clearing(self) -> Clearing:
         """Return what `clear` would remove of this notebook alone; StoreError where the store fails."""
@@ -192,16 +179,11 @@ class Session:
     # --- the shared level -----------------------------------------------------------------------
 
     def connect(self, url: str = "") -> None:
-        """Share what is compiled, live, by the store at `url`; without one, by that of the settings.
-
-        Raises ConfigError where the URL cannot be used, and StoreError where nothing answers there.
-        """
-        if self.connector is None:
-            raise NbcacheError("this session cannot connect", next_step="run `%load_ext nbcache`")
-        self.connector(url)
+        """Share live by the store at `url`, else by that of the settings; ConfigError or StoreError."""
+        _of_extension(self.connector)(url)
 
     def join(self, shared: SharedLevel) -> SharedClient:
-        """Make `shared` part of every lookup, and share with it what there is of this notebook."""
+        """Make `shared` part of every lookup, and publish this notebook's artifacts there."""
         self.disconnect()
         shared_client = SharedClient(shared, self)
         self.shared_client = shared_client
@@ -213,14 +195,14 @@ class Session:
         """Leave the shared level, once what is to be published is, or `timeout` seconds have passed."""
         if self.shared_client is None:
             return
-        began = time.monotonic()
+        left = countdown(timeout)
         self.cache.flush(timeout)  # which hands on what is to be published
         shared_client, self.shared_client = self.shared_client, None
-        shared_client.close(max(0.0, timeout - (time.monotonic() - began)))
+        shared_client.close(left() or 0.0)
 
     @property
     def shares(self) -> bool:
-        """Whether this kernel is connected to a shared level."""
+        """Return whether this kernel is connected to a shared level."""
         return self.shared_client is not None
 
     # --- what a user sees -----------------------------------------------------------------------
@@ -259,7 +241,6 @@ class Session:
         return replace(activity, compiled_by=by, compiled_since=holder.since)
 
     def notice(self, text: str) -> None:
-        """Show `text` once, under the next report."""
         self.report_log.notice(text)
 
     def snapshot(self, dest: str | os.PathLike[str] | None = None) -> SnapshotTaken:
@@ -268,7 +249,7 @@ class Session:
         `dest` is a file, or `URL#NAME` in a store; by default the file beside the notebook. A Path is always
         a file. Raises NbcacheError where it cannot be taken or written.
         """
-        return self._snapshots().snapshot(dest)
+        return _of_extension(self.snapshots).snapshot(dest)
 
     def restore(self, src: str | os.PathLike[str] | None = None) -> list[SnapshotRestored]:
         """Use the snapshots at `src`: a file, a notebook, a URL, or `URL#NAME` in a store.
@@ -276,12 +257,7 @@ class Session:
         By default those of this notebook. A Path is always a file. Raises NbcacheError where nothing of them
         may be used here, or fits.
         """
-        return self._snapshots().restore_from(src)
-
-    def _snapshots(self) -> Sharing:
-        if self.snapshots is None:
-            raise NbcacheError("this session has no snapshots", next_step="run `%load_ext nbcache`")
-        return self.snapshots
+        return _of_extension(self.snapshots).restore_from(src)
 
     # --- cells ----------------------------------------------------------------------------------
 
@@ -296,15 +272,8 @@ class Session:
             shared_client.level.begin_cell()
         self._tracker.begin_cell(cell)
 
-    def save_cell(self, save: bool) -> None:
-        """Record what the running cell compiles, or nothing of it."""
-        self.saving = save
-
     def end_cell(self, name: str | None = None, *, unfinished: bool = False) -> CellReport:
-        """Report on the cell that was running, and have what it made stored in the background.
-
-        `name` is what the user calls the cell. An `unfinished` cell raised.
-        """
+        """Report on the cell, called `name` by the user, and store what it made; `unfinished`: it raised."""
         graphs = self._tracker.end_cell()
         marks = []
         if graphs and self.settings.trust is not Policy.STRICT:  # not once: for as long as it is so
@@ -312,7 +281,7 @@ class Session:
                 f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
             )
         shared = self.shared_client
-        if graphs and shared and (why := shared.why_off) and not self.report_log.will_say(why):
+        if graphs and shared and (why := shared.level.why_off) and not self.report_log.will_say(why):
             marks.append(f"{shared.level.name} is off for now: {why}")
         report = self.report_log.add(self.cell, graphs, self._clock() - self._cell_began, marks, name)
         self.cell = None
@@ -324,26 +293,20 @@ class Session:
         return report
 
     def idle_seconds(self) -> float:
-        """Return how long no cell has run; 0 while one runs."""
         return 0.0 if self._idle_since is None else self._clock() - self._idle_since
 
     def notebook(self, timeout: float) -> str:
-        """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
+        """Return the notebook's identity, or an empty text if it is unknown after `timeout` seconds."""
         return self.locator.notebook(timeout)
 
     @property
     def environment(self) -> Environment | None:
-        """What compiled code is bound to here; None until the compiler is imported."""
         return self.cache.environment
 
     # --- what the bridge calls ------------------------------------------------------------------
 
     def attempt(self, what: str, action: Callable[[], T]) -> T | None:
-        """Return what `action` returns; if it raises, make that a notice and return None.
-
-        Whatever nbcache does inside the user's compile is done so: a fault of ours costs hits, never
-        the user's cell.
-        """
+        """Return what `action` returns; if it raises, give a notice and return None. The cell goes on."""
         outermost = not getattr(self._attempting, "now", False)
         self._attempting.now = True
         began = self._clock()
@@ -360,7 +323,6 @@ class Session:
                         self.overhead_seconds += self._clock() - began
 
     def emit(self, event: Event) -> None:
-        """Take in one compile event."""
         shared_client = self.shared_client
         if shared_client is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
             shared_client.compiled(event.thread)
@@ -379,7 +341,6 @@ class Session:
         return self.cache.find(type, key) or self.find_shared(type, key)
 
     def find_shared(self, type: str, key: str) -> Sequence[Artifact]:
-        """Return what the shared level holds under torch's `key`, as `find` does."""
         environment, shared_client = self.environment, self.shared_client
         if environment is None or shared_client is None or self.cache.is_given_up(type, key):
             return ()
@@ -390,10 +351,7 @@ class Session:
         return found
 
     def wait_for_other_kernel(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
-        """Return the graph that another kernel compiles now; nothing where this one is to compile it.
-
-        `tried` are contents that are there, and cannot be used. Whoever stores nothing has nobody wait.
-        """
+        """Return the graph, none of those `tried`, that another kernel compiles now; nothing without one."""
         environment, shared_client = self.environment, self.shared_client
         if environment is None or shared_client is None or not (self.saving and self.settings.save):
             return ()
@@ -401,7 +359,6 @@ class Session:
         return shared_client.wait_for_other_kernel(environment, key, function, frozenset(map(sha256, tried)))
 
     def function(self) -> str:
-        """Return the function that this thread compiles."""
         return self._tracker.function_on(threading.get_ident())
 
     def miss_reason(
@@ -417,10 +374,7 @@ class Session:
         return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.of_no_use())
 
     def why(self, graph: str | None = None) -> list[Why]:
-        """Return what there is to say of a function's graphs, or of that with torch's compile id, `0/1`.
-
-        Without `graph`, of those of the last cell that compiled any.
-        """
+        """Explain the graphs of a function, or of a compile id `0/1`; by default of the last cell."""
         known, last = self.graphs, next((each for each in reversed(self.reports) if each.graphs), None)
         chosen = known if last is None else last.graphs
         if graph is not None:
@@ -428,7 +382,7 @@ class Session:
         return explain(chosen, known)
 
     def met_others(self) -> None:
-        """Have nothing that the compiler finds in its folder counted as compiled here from now on."""
+        """From now on, treat artifacts in the compiler's folder as foreign."""
         self.attempt("noting what others have compiled", self.bridge.disown)
 
     def rejected(self, type: str, key: str, error: BaseException) -> None:
@@ -439,12 +393,18 @@ class Session:
     # --- faults ---------------------------------------------------------------------------------
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Say in a notice that `what` failed; of a bug of ours, that it is to be reported."""
+        """Say in a notice that `what` failed, and for a bug of nbcache, that it is to be reported."""
         logger.info("%s failed", what, exc_info=error)
         if isinstance(error, NbcacheError):
             self.notice(f"{what} failed: {error}")
-        else:  # a bug of ours must not cost the user a cell, nor go unseen
+        else:  # a bug of nbcache must cost no cell, and must be seen
             self.notice(f"{what} failed unexpectedly, please report it: {error!r}")
+
+
+def _of_extension(verbs: T | None) -> T:
+    if verbs is None:
+        raise NbcacheError("this session is not that of a notebook", next_step="run `%load_ext nbcache`")
+    return verbs
 
 
 class Unnoticed:
@@ -456,7 +416,6 @@ class Unnoticed:
 
     @contextlib.contextmanager
     def on_this_thread(self) -> Iterator[None]:
-        """Hide what this thread compiles in here."""
         self._thread = threading.get_ident()
         try:
             yield
@@ -465,20 +424,19 @@ class Unnoticed:
             self._compile_ids.clear()
 
     def is_here(self) -> bool:
-        """Tell whether what this thread does is hidden."""
         return self._thread == threading.get_ident()
 
     def hides(self, event: Event) -> bool:
-        """Tell whether an event is to be hidden."""
         if self._thread is None:
             return False
-        if event.thread == self._thread and event.compile_id is not None:
+        is_here = event.thread == self._thread
+        if is_here and event.compile_id is not None:
             self._compile_ids.add(event.compile_id)
-        return event.thread == self._thread or event.compile_id in self._compile_ids
+        return is_here or event.compile_id in self._compile_ids
 
 
 class NotebookLocator:
-    """`locate` returns the notebook's identity, empty where there is none; `say` is given notices."""
+    """`locate` returns the notebook's identity, or an empty text; `say` is given notices."""
 
     def __init__(self, locate: Callable[[], str], say: Callable[[str], None]) -> None:
         self._locate = locate
@@ -488,18 +446,15 @@ class NotebookLocator:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, in which nobody looks for the notebook."""
         self._known = threading.Event()
         self._known.set()
 
     def start(self) -> None:
-        """Find it out, anew where it was known."""
         self._known.clear()
         if start_thread(self._find, "locate") is None:
             self._find()
 
     def notebook(self, timeout: float) -> str:
-        """Return the notebook's identity, empty where there is none to be found within `timeout` seconds."""
         self._known.wait(timeout)
         return self._found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,14 +15,12 @@ from nbcache.artifacts.provenance import with_makers
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError
 from nbcache.core.model import UNSIGNED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
-from nbcache.core.threads import renew_in_children
+from nbcache.core.threads import countdown, renew_in_children
 from nbcache.shared.level import Publication, SharedLevel
 from nbcache.shared.signing import VerifiedEntry
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
-
-__all__ = ["SharedClient"]
 
 _MOST_AHEAD = 256 << 20
 """Bytes that are read ahead for a notebook; the session holds them."""
@@ -46,32 +43,22 @@ class SharedClient:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, for which nobody waits."""
         self._claims = {}
-
-    @property
-    def why_off(self) -> str:
-        """Why the shared level is not asked for now; empty where it is."""
-        return self.level.failure.what if self.level.failure else ""
 
     def flush(self, timeout: float | None) -> bool:
         """Wait until all is published, also after connecting; False after `timeout` seconds."""
-        began = time.monotonic()
-        if not self._cache.finish_reading(timeout):
-            return False
-        spent = time.monotonic() - began
-        return self.level.flush(None if timeout is None else max(0.0, timeout - spent))
+        left = countdown(timeout)
+        return self._cache.finish_reading(timeout) and self.level.flush(left())
 
     def close(self, timeout: float) -> None:
         """Leave the shared level, once all is published or `timeout` seconds have passed."""
-        began = time.monotonic()
+        left = countdown(timeout)
         self._cache.finish_reading(timeout)
-        self.level.close(max(0.0, timeout - (time.monotonic() - began)))
+        self.level.close(left() or 0.0)
 
     # --- while torch waits ----------------------------------------------------------------------
 
     def find(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
-        """Return the artifacts on the shared level under torch's `key`, newest first."""
         if not type_of(type).is_shared:
             return ()
         return self._unpacked(environment, self.level.find(environment, type, key))
@@ -79,11 +66,7 @@ class SharedClient:
     def wait_for_other_kernel(
         self, environment: Environment, key: str, function: str, tried: Collection[str]
     ) -> Sequence[Artifact]:
-        """Return the graph that another kernel compiles now; nothing where this one is to compile it.
-
-        Waits for no longer than compiling is expected to take; an interrupt ends it. What was `tried`, by
-        digest, is not what it waits for.
-        """
+        """Return the graph that another kernel compiles now, waiting as long as that is expected to take."""
         expected = self._expected_seconds(function)
         entries = self.level.wait_for_other_kernel(environment, _GRAPH, key, expected, tried)
         if not entries:
@@ -118,20 +101,15 @@ class SharedClient:
         """Publish an artifact that is stored here; without `packed`, its content is read from there."""
         if not type_of(ref.type).is_shared or not self.level.lacks(environment, ref):
             return
-        if packed is None:
-            packed = self._cache.packed(ref)
-        if packed is not None:
-            self.level.publish(environment, ref, packed)
+        if (content := packed or self._cache.packed(ref)) is not None:
+            self.level.publish(environment, ref, content)
 
     def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
         """Remove an artifact that is wrong, once what was compiled here is written."""
         self._cache.submit(partial(self.level.withdraw, environment, type, key, digest))
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Publish what is here of a notebook, by the name of its file alone, and who compiled what of it.
-
-        The statements of who compiled it lie beside the artifacts.
-        """
+        """Publish what is here of a notebook under the name of its file, and who compiled it."""
         self._learn(manifest.graphs)
         signed = [ref for ref in manifest.artifacts if ref.provenance != UNSIGNED]
         manifest = with_makers(restricted(manifest, signed))
@@ -150,8 +128,7 @@ class SharedClient:
             self.publish_manifest(manifest)
 
     def publications(self) -> list[Publication]:
-        """Return what was published of this notebook, newest first."""
-        return self.level.publications(self._notebook())
+        return self.level.publications(os.path.basename(self._session.notebook(timeout=2.0)))
 
     def _read_ahead(self, environment: Environment) -> None:
         """Read the artifacts that others have published of this notebook, and that are not here."""
@@ -168,17 +145,11 @@ class SharedClient:
         wanted = [ref for ref in whole.artifacts if ref.identity not in here]
         listed = self.level.find_many(environment, wanted, most_bytes=_MOST_AHEAD)
         entries = {entry.statement.ref.identity: entry for entry in listed}
-        refs = tuple(
-            replace(ref, provenance=entries[ref.identity].provenance)
-            for ref in wanted
-            if ref.identity in entries
-        )
-        if refs:
-            packed = {ref.digest: entries[ref.identity].packed for ref in refs}
+        found = [(ref, entries[ref.identity]) for ref in wanted if ref.identity in entries]
+        if found:
+            refs = tuple(replace(ref, provenance=entry.provenance) for ref, entry in found)
+            packed = {ref.digest: entry.packed for ref, entry in found}
             self._cache.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
-
-    def _notebook(self) -> str:
-        return os.path.basename(self._session.notebook(timeout=2.0))
 
     def _learn(self, graphs: Iterable[GraphSummary]) -> None:
         for graph in graphs:

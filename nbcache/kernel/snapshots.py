@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,35 +44,32 @@ from nbcache.snapshots.build import Draft, Origin, Taken, build_snapshot, makers
 from nbcache.snapshots.named import Place
 from nbcache.snapshots.sources import (
     MAX_NOTEBOOK_BYTES,
-    _of,
-    _sources,
     beside,
     destination,
+    of_notebook,
     origin,
+    versions,
     write,
 )
-from nbcache.snapshots.verify import Received, judged_file
-
-__all__ = ["Sharing", "Stranger", "mismatch", "present_cells", "usable"]
+from nbcache.snapshots.verify import Received, is_vouched
 
 _MOST_PROBLEMS = 10
-"""Of what is wrong with snapshots that came along."""
 _MOST_SHOWN = 4
 """Environments of which an error shows what differs."""
 _LOCATE_SECONDS = 2.0
 _LOOK_SECONDS = 5.0
-"""How long reading ahead waits until snapshots have been looked for."""
+"""The longest wait of reading ahead for the search for snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Somebody who is not trusted, and what they have to do with a snapshot that came along."""
+    """An untrusted signer or maker of a snapshot that came along."""
 
     fingerprint: str
     name: str
-    """What they call themselves; empty where that is not told."""
+    """Their name by their own account, or empty."""
     received: Received
-    """What they have signed, or compiled something of."""
+    """A snapshot that they have signed, or compiled a part of."""
 
 
 class Sharing:
@@ -84,11 +81,7 @@ class Sharing:
         foreseen: Callable[[], Environment | None] = lambda: None,
         locate: Callable[[], str] | None = None,
     ) -> None:
-        """`foreseen` tells what is known of the environment before torch is imported.
-
-        `locate` returns the notebook's path, empty where it is not to be found; without it the session's
-        counts, as it was at first.
-        """
+        """`foreseen` returns the environment as known before torch is imported, `locate` the notebook."""
         self._session = session
         self._foreseen = foreseen
         self._locate = locate or partial(session.notebook, _LOCATE_SECONDS)
@@ -104,22 +97,16 @@ class Sharing:
         session.cache.reading_ahead.append(self._restore_known)
         session.cache.elsewhere.append(self._of_no_use)
         session.snapshots = self
+        self.judge = session.judge
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, where nobody looks for snapshots any more."""
         self._looked = threading.Event()
         self._looked.set()
 
     @property
     def keyring(self) -> Keyring:
-        """One's own key and the trusted signers, where the settings say now."""
         return Keyring(self._session.settings.trust_dir)
-
-    @property
-    def judge(self) -> Judge:
-        """What says whose artifacts may be used."""
-        return self._session.judge
 
     def look(self) -> None:
         """Look, in the background, for the snapshots that the notebook carries and the one beside it."""
@@ -139,7 +126,7 @@ class Sharing:
         """Return the snapshots that are here, whoever signed them; each signer as they stand now."""
         with self._lock:
             received = list(self._received.values())
-        return [self._judged(each) for each in received]
+        return [self._judged(version) for version in received]
 
     def _of_no_use(self) -> Iterator[Elsewhere]:
         """Yield what of the snapshots that are here is not used, and why."""
@@ -151,45 +138,30 @@ class Sharing:
             return
         for received in known:
             where, manifests = f"in {received.name}", received.snapshot.manifests
-            if received.standing in (None, Standing.UNKNOWN):
-                graphs = tuple(graph for each in manifests for graph in each.graphs)
-                signed = received.standing is not None
-                whose = "signed by somebody whom you do not trust" if signed else "not signed"
-                yield Elsewhere(graphs, f"{where}, {whose}")
-            else:
+            if is_vouched(received.standing):
                 yield from unusable(manifests, here, where)
+                continue
+            graphs = tuple(graph for manifest in manifests for graph in manifest.graphs)
+            whose = "signed by somebody whom you do not trust" if received.standing else "not signed"
+            yield Elsewhere(graphs, f"{where}, {whose}")
 
     def forget(self) -> None:
-        """Forget the snapshots that are here: nothing of them is restored any more."""
         with self._lock:
             self._received.clear()
             self._problems.clear()
 
     def receive(self, source: str | os.PathLike[str]) -> list[Received]:
-        """Take in the snapshots at `source`, without using them; NbcacheError where none is whole.
-
-        What is wrong with some of them, while others are whole, is noticed.
-        """
-        taken_in: list[Received] = []
-        files, problems = _sources(source, self.keyring)
-        for data, where in files:
-            try:
-                found, wrong = self._take_in(data, where)
-                taken_in += found
-                problems += wrong
-            except NbcacheError as error:
-                problems.append(error)
+        """Take in the snapshots at `source` without using them; NbcacheError where none is whole."""
+        taken_in, problems = versions(source, self.keyring)
         if problems and not taken_in:
             raise problems[0]
+        self._take_in(taken_in)
         for problem in problems[:_MOST_PROBLEMS]:
             self._session.notice(f"a version is not used: {problem.with_next_step()}")
         return taken_in
 
     def restore(self, taken_in: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:
-        """Restore what may be restored of these: at once, or when torch is imported.
-
-        Returns each that is, with what of it fits; None before torch is imported. NbcacheError where none is.
-        """
+        """Restore these, at once or when torch is imported; return what fits, or None until then."""
         self.follow(taken_in)
         environment = self._session.environment
         restored: list[tuple[Received, Manifest | None]] = []
@@ -208,18 +180,12 @@ class Sharing:
         return restored
 
     def unfit_line(self, received: Received) -> str:
-        """Return a line on the graphs of a snapshot that do not fit here, although their cells are unchanged.
-
-        It is empty where all of them fit, and before torch is imported.
-        """
-        environment = self._session.environment
-        return "" if environment is None else unfit_line(received.snapshot.manifests, environment, self.cells)
+        """Return a line on the graphs of unchanged cells that do not fit here; empty if all fit."""
+        here = self._session.environment
+        return unfit_line(received.snapshot.manifests, here, self.cells) if here else ""
 
     def follow(self, taken_in: Sequence[Received]) -> None:
-        """Have the kernel compile for a baseline, where these can be used only so.
-
-        Not where the user has chosen what to compile for. To be called where no cell compiles meanwhile.
-        """
+        """Make the kernel compile for a baseline where these need it, unless the user has set `portable`."""
         settings = self._session.settings
         here = self._session.environment or self._foreseen()
         if here is None or settings.origin("portable") != "default":
@@ -233,7 +199,7 @@ class Sharing:
                     return
 
     def strangers(self) -> list[Stranger]:
-        """Return who is not trusted, and signed what came along, or compiled what a trusted signer took."""
+        """Return the untrusted signers of snapshots, and the untrusted makers in those of trusted signers."""
         found: dict[str, Stranger] = {}
         for received in self.known():
             if received.standing is Standing.UNKNOWN:
@@ -246,16 +212,14 @@ class Sharing:
         return [each for each in found.values() if each.fingerprint not in self._ignored]
 
     def ignore(self, fingerprint: str) -> None:
-        """Tell of a signer who is not trusted no more, for as long as this kernel runs."""
+        """Stop mentioning an untrusted signer, for as long as this kernel runs."""
         self._ignored.add(fingerprint)
 
     def told(self) -> list[Received]:
         """Return the snapshots that are here, without those that somebody who is ignored has signed."""
-        ignored = self._ignored
+        known = self.known()
         return [
-            each
-            for each in self.known()
-            if not (each.standing is Standing.UNKNOWN and each.signer in ignored)
+            one for one in known if one.standing is not Standing.UNKNOWN or one.signer not in self._ignored
         ]
 
     def trust(self, stranger: Stranger, name: str) -> None:
@@ -269,7 +233,6 @@ class Sharing:
             self._session.cache.read_again()
 
     def _judged(self, received: Received) -> Received:
-        """Return a snapshot with its signer as they stand now."""
         standing = self.keyring.standing(received.signer) if received.signer else None
         return replace(received, standing=standing)
 
@@ -283,10 +246,7 @@ class Sharing:
     def build(
         self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({}), *, everything: bool = False
     ) -> Draft:
-        """Return a snapshot of what the present cells use of what is stored here, or of `everything`.
-
-        SnapshotError where nothing is stored.
-        """
+        """Return a snapshot of what the present cells use, or of `everything`; SnapshotError without any."""
         manifest = self._session.cache.manifest()
         if manifest is None or not manifest.artifacts:
             raise SnapshotError(
@@ -298,10 +258,7 @@ class Sharing:
         return build_snapshot(self._session.artifacts, manifest, origin, known)
 
     def write(self, target: Path | Place, origin: Origin, *, everything: bool = False) -> Taken:
-        """Write a snapshot to `target`, beside what `target` holds already; raises as `write` does.
-
-        The file beside the notebook loses what the present cells use no longer, unless it is of `everything`.
-        """
+        """Write a snapshot to `target`; the notebook's own keeps what present cells use, or `everything`."""
         notebook = self._locate()
         is_its_own = bool(notebook) and target == beside(Path(notebook))
         current = self.current() if is_its_own and not everything else None
@@ -309,7 +266,6 @@ class Sharing:
         return write(target, build, origin, self.keyring, current)
 
     def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
-        """Take a snapshot of the notebook, by default into the file beside it."""
         if dest == "notebook":
             raise ConfigError(
                 "only a cell's output can carry a snapshot into the notebook",
@@ -321,37 +277,25 @@ class Sharing:
         return self.write(target, self.origin(notebook)).summary()
 
     def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
-        """Restore the snapshots at `src`, by default those of the notebook."""
         restored = self.restore(self.receive(self.of_notebook() if src is None else src))
         return [
-            SnapshotRestored(received.where, 0, 0, pending=True)
-            if manifest is None
-            else SnapshotRestored(received.where, len(manifest.graphs), len(manifest.digests))
-            for received, manifest in restored
+            SnapshotRestored(received.where, len(fits.graphs), len(fits.digests))
+            if fits
+            else SnapshotRestored(received.where, 0, 0, pending=True)
+            for received, fits in restored
         ]
 
     def beside_notebook(self, notebook: str) -> Path:
         """Return where the snapshot of the notebook goes; ConfigError where `notebook` is not known."""
-        if not notebook:
-            raise ConfigError(
-                "nbcache cannot find out which notebook this is, so not where its snapshot goes",
-                where="snapshot",
-                next_step="name a file, or set %nbcache config notebook=PATH",
-            )
-        return beside(Path(notebook))
+        step = "name a file, or set %nbcache config notebook=PATH"
+        return beside(_located(notebook, "where its snapshot goes", "snapshot", step))
 
     def of_notebook(self) -> Path:
         """Return the notebook, whose snapshots are to be restored; ConfigError where it is not known."""
-        if not (notebook := self._locate()):
-            raise ConfigError(
-                "nbcache cannot find out which notebook this is, so not what to restore",
-                where="restore",
-                next_step="name a snapshot: a file, a notebook, a URL, or URL#NAME in a store",
-            )
-        return Path(notebook)
+        step = "name a snapshot: a file, a notebook, a URL, or URL#NAME in a store"
+        return _located(self._locate(), "what to restore", "restore", step)
 
     def origin(self, notebook: str) -> Origin:
-        """Return what a snapshot that is taken now says of where it comes from."""
         return origin(os.path.basename(notebook), self._session.settings)
 
     def _look(self) -> None:
@@ -366,25 +310,18 @@ class Sharing:
     def _look_at(self, notebook: Path) -> None:
         content = b""
         try:
-            if notebook.exists():
-                content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES)
+            content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES) if notebook.exists() else b""
         except NbcacheError as error:
             self._problems.append(error)
         self.cells = _digests(content)
-        found, problems = _of(notebook, content)
+        found, problems = of_notebook(notebook, content, self.keyring)
         self._problems += problems
-        for data, where in found:
-            try:
-                self._problems += self._take_in(data, where)[1]
-            except NbcacheError as error:
-                self._problems.append(error)
+        self._take_in(found)
 
-    def _take_in(self, data: bytes, where: str) -> tuple[list[Received], list[NbcacheError]]:
-        found, problems = judged_file(data, self.keyring, where=where)
+    def _take_in(self, found: Iterable[Received]) -> None:
         with self._lock:
             for received in found:
                 self._received.setdefault(received.version, received)
-        return found, problems
 
     def _restore_known(self, environment: Environment) -> None:
         self.looked(_LOOK_SECONDS)
@@ -405,11 +342,8 @@ class Sharing:
 
     def _foresaw(self, received: Received) -> bool:
         """Return whether the line at load named what differs here: torch was not imported then."""
-        foreseen = self._foreseen()
-        manifests = received.snapshot.manifests
-        return foreseen is not None and all(
-            foreseen_differences(manifest, foreseen) for manifest in manifests
-        )
+        here, manifests = self._foreseen(), received.snapshot.manifests
+        return here is not None and all(foreseen_differences(manifest, here) for manifest in manifests)
 
     def _adopt(self, received: Received, here: Environment) -> Manifest:
         packed = received.unlock(self._session.settings.trust)
@@ -418,6 +352,13 @@ class Sharing:
             self._session.notice(f"{received.name}: part of it is not used: {error}")
         self._session.cache.adopt(here, manifest, packed, (Level.L2, received.name))
         return manifest
+
+
+def _located(notebook: str, what: str, verb: str, next_step: str) -> Path:
+    if not notebook:
+        text = f"nbcache cannot find out which notebook this is, so not {what}"
+        raise ConfigError(text, where=verb, next_step=next_step)
+    return Path(notebook)
 
 
 def present_cells(notebook: str) -> frozenset[str]:
@@ -448,7 +389,7 @@ def usable(received: Received, here: Environment, judge: Judge) -> tuple[Manifes
     if problems and not admitted.artifacts:
         problems[0].where = received.where
         raise problems[0]
-    return admitted, [each for each in problems if isinstance(each, FormatError | BadSignature)]
+    return admitted, [problem for problem in problems if isinstance(problem, FormatError | BadSignature)]
 
 
 def mismatch(received: Received, here: Environment) -> EnvironmentMismatch:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from nbcache.core.model import Direction, Level, Outcome
-from nbcache.core.reports import RESUMED, Activity, Cell, Explanation, GraphRecord, bare_name
+from nbcache.core.model import Direction, Outcome
+from nbcache.core.reports import RESUMED, Activity, Cell, GraphRecord, bare_name
 from nbcache.core.threads import ForkSafeLock, renew_in_children
 from nbcache.kernel.events import (
     ArtifactSeen,
@@ -36,9 +36,6 @@ from nbcache.kernel.events import (
     TraceAudited,
 )
 from nbcache.kernel.reasons import NOT_STORED
-
-__all__ = ["Tracker"]
-
 
 _NO_CACHES = "this backend does not use torch's caches"
 _PHASES = {
@@ -66,30 +63,23 @@ _Amount = TypeVar("_Amount", int, float)
 _FEWEST_RECORDS = 1000
 """Graphs that are kept when the oldest are dropped, which happens when there are twice as many."""
 _GRAPH_DIFFERS = f"{NOT_STORED}graph: "
-"""How a reason begins that tells what came of an edit, and not what was edited."""
+"""The beginning of a reason that names the effect of an edit, and not the edit."""
 _NO_AUTOGRAD_ENTRY = (
     "AOTAutograd's entry is not there, has other names, modes or options, or does not fit these inputs"
 )
+_NO_FRAME = FrameCompiled(0.0, 0, None, function="", location="")
+_NO_LOOKUP = GraphLookup(0.0, 0, None, key="", backward=False, hit=False)
 _MOST_NAMED = 3
-"""Kernels that are named where they are tuned again."""
 
 
 @dataclass(slots=True)
 class _Graph:
-    """A graph in the making."""
-
     backward: bool
     key: str | None = None
     outcome: Outcome | None = None
     reason: str | None = None
-    level: Level | None = None
-    source: str | None = None
-    saved: float | None = None
-    threads: int = 0
-    components: str = ""
-    explanation: Explanation | None = None
+    lookup: GraphLookup = _NO_LOOKUP
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds by phase."""
     bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     kernels: list[bool | None] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -98,8 +88,6 @@ class _Graph:
 
 @dataclass(slots=True)
 class _Compile:
-    """One outermost span: a frame, or a lazy backward of one."""
-
     compile_id: str
     function: str
     began: float
@@ -122,12 +110,12 @@ class _Compile:
 
     def discard_hits(self) -> None:
         """Forget the graphs that were loaded: none of them runs."""
-        for graph in [each for each in self.graphs if each.outcome is Outcome.HIT]:
+        for graph in [graph for graph in self.graphs if graph.outcome is Outcome.HIT]:
             self.graphs.remove(graph)
             _add(self.phases, graph.phases)
 
     def take_over(self, graph: _Graph) -> None:
-        """Make one of `graph` and an earlier try of it: a stored one that turned out to be of no use."""
+        """Make one of `graph` and an earlier try of it: a stored one that was useless."""
         for earlier in [each for each in self.graphs if each is not graph]:
             if (earlier.key, earlier.backward) == (graph.key, graph.backward):
                 self.graphs.remove(earlier)
@@ -143,8 +131,6 @@ class _Span:
 
 
 class _Thread:
-    """The spans that are open on one thread."""
-
     def __init__(self) -> None:
         self.stack: list[_Span] = []
         self.compile: _Compile | None = None
@@ -171,7 +157,7 @@ class Tracker:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child: what other threads were compiling is compiled there no more."""
+        """Go on in a forked child: compiles of other threads end there."""
         here = threading.get_ident()
         self._threads = {thread: state for thread, state in self._threads.items() if thread == here}
 
@@ -182,7 +168,6 @@ class Tracker:
             return list(self._records)
 
     def begin_cell(self, cell: Cell) -> None:
-        """Attribute what compiles from now on to `cell`."""
         with self._lock:
             self._cell = cell
             if len(self._records) > 2 * _FEWEST_RECORDS:
@@ -208,20 +193,16 @@ class Tracker:
             return graphs
 
     def function_on(self, thread: int) -> str:
-        """Return the name of the function that is being compiled on a thread; empty where none is."""
         with self._lock:
             state = self._threads.get(thread)
             return state.compile.function if state and state.compile else ""
 
     def activity(self, now: float) -> Activity | None:
-        """Return what is being compiled at `now`, or None."""
         with self._lock:
-            busy = [t for t in self._threads.values() if t.compile is not None and t.stack]
+            busy = [(each.compile, each) for each in self._threads.values() if each.compile and each.stack]
             if not busy:
                 return None
-            thread = min(busy, key=lambda t: t.compile.began if t.compile else 0.0)
-            compile = thread.compile
-            assert compile is not None
+            compile, thread = min(busy, key=lambda pair: pair[0].began)
             return Activity(
                 function=compile.function,
                 compile_id=compile.compile_id,
@@ -233,7 +214,6 @@ class Tracker:
             )
 
     def handle(self, event: Event) -> None:
-        """Take in one event."""
         with self._lock:
             if isinstance(event, KernelTuned):
                 self._kernel_tuned(event)
@@ -273,10 +253,8 @@ class Tracker:
     def _charge(self, thread: _Thread, time: float) -> None:
         """Charge the time since the last event to the innermost span."""
         if thread.stack and thread.compile:
-            spent = max(0.0, time - thread.charged_until)
             target = thread.compile.open or thread.compile
-            phase = thread.stack[-1].phase
-            target.phases[phase] += spent
+            target.phases[thread.stack[-1].phase] += max(0.0, time - thread.charged_until)
         thread.charged_until = time
 
     def _span_ended(self, thread: _Thread, event: SpanEnded) -> None:
@@ -286,21 +264,22 @@ class Tracker:
         while thread.stack[-1].name != event.name:  # torch drops spans that an exception tore down
             self._pop(thread, event.time)
         compile = thread.compile
-        if compile is not None:
-            if event.name == "inductor_compile":
-                self._inductor_ended(compile, event.attributes)
-            elif event.name == "backend_compile":
-                compile.inference = event.attributes.get("dispatch_mode") == "inference"
+        if compile is not None and event.name == "inductor_compile":
+            self._inductor_ended(compile, event.attributes)
+        elif compile is not None and event.name == "backend_compile":
+            compile.inference = event.attributes.get("dispatch_mode") == "inference"
         self._pop(thread, event.time)
         if not thread.stack and compile is not None:
             thread.compile = None
             self._finish(compile)
 
-    def _pop(self, thread: _Thread, time: float) -> None:
+    def _pop(self, thread: _Thread, time: float) -> str:
+        """End the innermost span, and return its name."""
         self._charge(thread, time)
         span = thread.stack.pop()
         if span.opened_graph and thread.compile:
             thread.compile.open = None
+        return span.name
 
     @staticmethod
     def _inductor_ended(compile: _Compile, attributes: Mapping[str, Any]) -> None:
@@ -329,13 +308,9 @@ class Tracker:
             graph = compile.graph(event.backward)
             graph.key = event.key
             graph.outcome = Outcome.HIT if event.hit else Outcome.MISS
-            graph.reason, graph.saved = event.reason, event.saved_seconds
-            graph.level, graph.source, graph.threads = event.level, event.source, event.threads
-            graph.components, graph.explanation = event.components, event.explanation
-            while thread.stack and thread.stack[-1].name != _LOOKUP:
-                self._pop(thread, event.time)
-            if thread.stack:
-                self._pop(thread, event.time)
+            graph.reason, graph.lookup = event.reason, event
+            while thread.stack and self._pop(thread, event.time) != _LOOKUP:
+                pass
         elif isinstance(event, AutogradLookup):
             compile.autograd = event
             if event.outvoted:
@@ -372,39 +347,35 @@ class Tracker:
         self._records[index] = replace(before, reason=f"{before.reason}; {note}" if before.reason else note)
 
     def _finish(self, compile: _Compile) -> None:
-        frame = compile.frame
-        if frame is not None:
-            self._frames[compile.compile_id] = frame
-        else:
-            frame = self._frames.get(compile.compile_id)
-        if isinstance(compile.trace, TraceAdopted) and compile.frame and compile.frame.failure:
+        if compile.frame is not None:
+            self._frames[compile.compile_id] = compile.frame
+        frame = self._frames.get(compile.compile_id)
+        failure = compile.frame.failure if compile.frame else None
+        if isinstance(compile.trace, TraceAdopted) and failure:
             return  # torch could not go on with a stored trace, and traces now
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
-        if not graphs and compile.frame and compile.frame.operators and not compile.frame.failure:
-            graphs = [_Graph(backward=False)]
-            graphs[0].outcome = Outcome.BYPASS
+        if not graphs and compile.frame and compile.frame.operators and not failure:
             empty = bool(compile.graphs) or "inductor" in compile.phases
-            graphs[0].reason = "nothing in it is to be compiled" if empty else _NO_CACHES
+            reason = "nothing in it is to be compiled" if empty else _NO_CACHES
+            graphs = [_Graph(backward=False, outcome=Outcome.BYPASS, reason=reason)]
         if not graphs and (broke := _graph_break_of(compile)):
             self._broken[bare_name(frame.function if frame else compile.function)] = broke
         if graphs:
             _add(graphs[0].phases, compile.phases)
             _add(graphs[0].bytes, compile.bytes)
         for graph in graphs:
-            self._runs.update(
-                dict.fromkeys(((compile.compile_id, n) for n in graph.names), len(self._records))
-            )
+            self._runs |= {(compile.compile_id, name): len(self._records) for name in graph.names}
             self._records.append(self._of_its_forward(self._record(compile, frame, graph)))
 
     def _of_its_forward(self, record: GraphRecord) -> GraphRecord:
         """Return a backward that missed with why its forward did: it is made of that, and says less."""
-        if record.direction is not Direction.BACKWARD or record.explanation is None:
-            return record
-        for each in reversed(self._records):
-            if each.compile_id == record.compile_id and each.direction is Direction.FORWARD:
-                if each.explanation is None:
-                    break
-                return replace(record, reason=each.reason, explanation=each.explanation)
+        forward = (record.compile_id, Direction.FORWARD)
+        graphs = (
+            graph for graph in reversed(self._records) if (graph.compile_id, graph.direction) == forward
+        )
+        if record.direction is Direction.BACKWARD and record.explanation and (graph := next(graphs, None)):
+            explanation = graph.explanation
+            return replace(record, reason=graph.reason, explanation=explanation) if explanation else record
         return record
 
     def _record(self, compile: _Compile, frame: FrameCompiled | None, graph: _Graph) -> GraphRecord:
@@ -418,38 +389,39 @@ class Tracker:
         compiled = sum(
             graph.outcome is not Outcome.HIT if kernel is None else kernel for kernel in graph.kernels
         )
-        forward = None if graph.backward else frame
-        broke = _graph_break_of(compile) if forward else None
-        if forward and forward.function.endswith(RESUMED):  # it may go on where a frame without a graph broke
+        shown = frame or replace(_NO_FRAME, function=compile.function)
+        forward = _NO_FRAME if graph.backward else frame or _NO_FRAME
+        broke = None if forward is _NO_FRAME else _graph_break_of(compile)
+        if forward.function.endswith(RESUMED):  # it may go on where a frame without a graph broke
             earlier = self._broken.pop(bare_name(forward.function), None)
             broke = broke or earlier
         return GraphRecord(
-            function=frame.function if frame else compile.function,
+            function=shown.function,
             compile_id=compile.compile_id,
             direction=direction,
             outcome=graph.outcome,
             cell=compile.cell,
-            function_cell=frame.function_cell if frame else None,
-            location=frame.location if frame else "",
-            level=graph.level,
-            source=graph.source,
+            function_cell=shown.function_cell,
+            location=shown.location,
+            level=graph.lookup.level,
+            source=graph.lookup.source,
             reason=_reason_of(compile, graph, compiled),
             key=graph.key,
             seconds=seconds,
             saved_seconds=_saved_seconds_of(compile, graph, seconds),
-            operators=forward.operators if forward else None,
+            operators=forward.operators,
             kernels=len(graph.kernels),
             kernels_compiled=compiled,
             bytes=dict(graph.bytes),
-            recompile_reason=forward.recompile_reason if forward else None,
+            recompile_reason=forward.recompile_reason,
             graph_break_reason=broke,
-            threads=graph.threads,
+            threads=graph.lookup.threads,
             trace=None if graph.backward else _trace_of(compile),
-            components=graph.components,
-            explanation=graph.explanation,
+            components=graph.lookup.components,
+            explanation=graph.lookup.explanation,
             code_path=graph.code_path,
-            versions=forward.versions if forward else 0,
-            recompile_limit=forward.recompile_limit if forward else 0,
+            versions=forward.versions,
+            recompile_limit=forward.recompile_limit,
         )
 
 
@@ -489,7 +461,6 @@ def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
 
 
 def _trace_of(compile: _Compile) -> str | None:
-    """Return what became of the stored trace of a function, in a word."""
     if isinstance(compile.trace, TraceAudited):
         return "differs" if compile.trace.differs else "agrees"
     if compile.trace is None:
@@ -505,13 +476,10 @@ def _graph_break_of(compile: _Compile) -> str | None:
 
 
 def _saved_seconds_of(compile: _Compile, graph: _Graph, seconds: Mapping[str, float]) -> float | None:
-    """Return what compiling took once less what it took now.
-
-    Tracing by Dynamo counts where it is saved, for the forward graph.
-    """
+    """Return what compiling took once, with tracing where that is saved, less what it took now."""
     if graph.outcome is not Outcome.HIT:
         return None
-    once = graph.saved
+    once = graph.lookup.saved_seconds
     if compile.autograd and compile.autograd.outcome is Outcome.HIT:
         whole = compile.autograd
         once = (whole.backward_saved_seconds if graph.backward else whole.forward_saved_seconds) or once

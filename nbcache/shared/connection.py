@@ -19,8 +19,6 @@ from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_
 from nbcache.stores.base import Store, batches
 from nbcache.stores.open import leases_of
 
-__all__ = ["USUAL", "CircuitBreaker", "Connection", "Timings"]
-
 T = TypeVar("T")
 
 _BATCH = 16
@@ -30,23 +28,23 @@ _MOST_PENDING = 256 << 20
 _PROBE = "probe"
 _PROBE_SECONDS = 0.001
 _TRIES = 3
-"""How often something is written that the store failed at; some stores fail at what is too long for them."""
+"""Attempts to write a value that the store fails at; some stores fail at long ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """How long kernels leave a shared store alone, and wait for each other, in seconds."""
+    """Seconds for which kernels leave a shared store alone, and wait for each other."""
 
     first_pause: float = 2.0
-    """How long a store that fails is left alone at first; then twice as long each time."""
+    """The first pause of a store that fails; each further one is twice as long."""
     longest_pause: float = 300.0
     steady: float = 60.0
     """A store that fails again within this time after it came back is left alone for longer."""
     lease: float = 10.0
-    """How long after its last heartbeat a kernel that compiles is believed dead."""
+    """The time after its last heartbeat when a kernel that compiles is believed dead."""
     heartbeat: float = 3.0
     least_expected: float = 5.0
-    """How long compiling a graph is expected to take at least."""
+    """The least expected time of compiling a graph."""
     usually_expected: float = 60.0
     """The same, where nothing is known."""
     most_expected: float = 1800.0
@@ -105,7 +103,6 @@ class CircuitBreaker:
             self._answers()
 
     def close(self) -> None:
-        """Stop asking."""
         self._closed.set()
 
     def _ask_again(self) -> None:
@@ -129,8 +126,6 @@ class CircuitBreaker:
 
 @dataclass(slots=True)
 class _Task:
-    """Something to be written."""
-
     write: Callable[[], object]
     size: int
     """Bytes that it holds meanwhile."""
@@ -172,12 +167,17 @@ class Connection:
         return self.reading.failure or self.writing.failure
 
     @property
+    def why_off(self) -> str:
+        """The same in words; empty where it is both."""
+        return self.failure.what if self.failure else ""
+
+    @property
     def can_read(self) -> bool:
         return self.reading.failure is None and not self.closed
 
     @property
     def can_write(self) -> bool:
-        """Whether it is read and written to."""
+        """Return whether it is read and written to."""
         return self.failure is None and not self.closed
 
     def ask(self) -> None:
@@ -187,15 +187,12 @@ class Connection:
             self.writing.probe_now()
 
     def note(self, text: str) -> None:
-        """Give a notice that begins with the name of the store."""
         self.say(f"{self.name}: {text}")
 
     def read(self, action: Callable[[], T]) -> T | None:
         """Return what `action` returns; None where the store is off, or fails, which turns it off."""
-        if not self.can_read:
-            return None
         try:
-            return action()
+            return action() if self.can_read else None
         except StoreError as error:
             self.fails(error)
             return None
@@ -203,7 +200,7 @@ class Connection:
     def read_batches(
         self, keys: Sequence[str], most_bytes: int
     ) -> Iterator[tuple[Sequence[str], Mapping[str, bytes]]]:
-        """Yield some of `keys`, with what is there, for each round trip; until it has read `most_bytes`."""
+        """Yield some of `keys`, with their values, for each round trip; until it has read `most_bytes`."""
         read = 0
         for batch in batches(keys, _BATCH):
             if read >= most_bytes or (values := self.read(partial(self.store.get_many, batch))) is None:
@@ -212,10 +209,7 @@ class Connection:
             yield batch, values
 
     def write(self, size: int, write: Callable[[], object], name: str) -> bool:
-        """Have the worker do `write`, which holds so many bytes; where the store is off, once it is back.
-
-        Returns False where too much waits already.
-        """
+        """Give the worker `write`, which holds `size` bytes, for when the store is on; False if full."""
         with self._lock:
             if self.pending + size > _MOST_PENDING:
                 self.note("more waits to be written than is kept; some is not shared")
@@ -251,31 +245,14 @@ class Connection:
         return False
 
     def _send_again(self) -> None:
-        """Have written what waits for that."""
         with self._lock:
             unsent, self._unsent = self._unsent, []
         for task in unsent:
             self._worker.submit(partial(self._do, task))
 
-    def after_writes(self, action: Callable[[], object]) -> None:
-        """Have `action` done once all that was handed to `write` before is written, or could not be."""
-        self._worker.submit(action)
-
     def flush(self, timeout: float | None) -> bool:
         """Wait until all is written; False where `timeout` seconds were too few, or the store is off."""
         return self.closed or (self._worker.flush(timeout) and not self._unsent)
-
-    def stop(self) -> None:
-        """Stop reading and writing."""
-        with self._lock:
-            self.closed = True
-        self.reading.close()
-        self.writing.close()
-
-    def close_store(self) -> None:
-        """Close the store, after `stop`."""
-        self._worker.stop()
-        self.store.close()
 
     def _try_to_write(self) -> None:
         """Raise StoreError unless the store can be written to, and coordinates where it did."""
@@ -303,8 +280,8 @@ class Connection:
             except StoreError as fault:
                 self.fails(fault)
                 return
-            if not isinstance(error, StoreUnavailable):
-                with suppress(StoreError):
+            with suppress(StoreError):
+                if not isinstance(error, StoreUnavailable):
                     self._try_to_write()
                     return
         self.writing.record_failure(error)
@@ -324,5 +301,5 @@ class Connection:
     def _failed(self, error: Exception) -> None:
         if isinstance(error, NbcacheError):
             self.note(f"what was compiled is not shared: {error.with_next_step()}")
-        else:  # a bug of ours must not go unseen
+        else:  # a bug of nbcache must be seen
             self.say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")

@@ -1,4 +1,4 @@
-"""Remove from a store what kernels share live and nobody uses any more."""
+"""Remove from a store artifacts that kernels shared live and have stopped using."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError
 from nbcache.shared.layout import LIVE, NOTEBOOK, PUBLISHERS, decode_shared, slot_of
 from nbcache.stores.base import Store, batches
 
-__all__ = ["MAX_AGE_SECONDS", "Removed", "remove_unused"]
-
 MAX_AGE_SECONDS = 30 * 86400.0
-"""How long after its last use in any notebook an artifact is kept."""
+"""Seconds for which an artifact is kept after its last use in any notebook."""
 _FRESH_SECONDS = 86400.0
-"""What was put within this time may belong to a cell that still runs, and is published after it."""
+"""A newer artifact may belong to a cell that still runs, and is published after it."""
 _BATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a look at the store came to."""
+    """The result of a look at the store."""
 
     artifacts: int = 0
     """Keys whose artifacts were removed."""
@@ -39,11 +37,7 @@ class Removed:
 def remove_unused(
     store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[], float] = time.time
 ) -> Removed:
-    """Remove what no kernel has used for `max_age` seconds, as far as kernels have published that.
-
-    Whoever signed a publication, what it names is kept: to keep something is no harm. StoreError where the
-    store fails.
-    """
+    """Remove what no publication of any signer has used for `max_age` seconds; may raise StoreError."""
     now = clock()
     listed = list(store.keys(LIVE))  # before publications: what is put later is not looked at
     named: set[str] = set()
@@ -60,8 +54,7 @@ def remove_unused(
             problems.append(error)
             continue
         named |= used
-        if not used:
-            old.append(key)
+        old += [] if used else [key]
     if problems:
         return Removed(kept=len(listed), problems=tuple(problems))
     removed = 0

@@ -40,23 +40,10 @@ from nbcache.core.canonical_json import corrupt, unsupported
 from nbcache.core.errors import FormatError
 from nbcache.core.model import MAX_CONTENT_BYTES, Environment
 
-__all__ = [
-    "LIVE",
-    "MAX_VARIANTS",
-    "NOTEBOOK",
-    "PUBLISHERS",
-    "Variant",
-    "decode_shared",
-    "encode_shared",
-    "publications",
-    "publishers",
-    "slot_of",
-]
-
 LIVE, NOTEBOOK, PUBLISHERS = "live/", "notebook/", "publishers/"
 
 MAX_VARIANTS = 32
-"""Of one key: as many signers who do not trust each other find what they have compiled."""
+"""The most variants of one key: as many signers who do not trust each other find their own."""
 _MAGIC, _VERSION = b"NBCS", 1
 _HEADER = struct.Struct(">4sBB")
 _PARTS = (
@@ -77,10 +64,7 @@ class Variant:
 
 
 def encode_shared(variants: Sequence[Variant]) -> bytes:
-    """Return the value that holds these variants, of which there are at most `MAX_VARIANTS`.
-
-    FormatError where a part is longer than is read.
-    """
+    """Return the value of these variants; FormatError where a part is longer than is read."""
     parts = [_HEADER.pack(_MAGIC, _VERSION, len(variants))]
     for variant in variants:
         for name, length, longest in _PARTS:
@@ -94,8 +78,8 @@ def encode_shared(variants: Sequence[Variant]) -> bytes:
 
 
 def decode_shared(value: bytes) -> list[Variant]:
-    """Return the variants in a value; CorruptEntry or UnsupportedVersion where it is none."""
-    if value[: len(_MAGIC)] != _MAGIC:
+    """Return the variants in a value; CorruptEntry or UnsupportedVersion for other bytes."""
+    if not value.startswith(_MAGIC):
         raise corrupt("a shared entry does not begin as nbcache's do")
     if len(value) > len(_MAGIC) and value[len(_MAGIC)] > _VERSION:
         raise unsupported("shared entry", value[len(_MAGIC)])
@@ -106,17 +90,15 @@ def decode_shared(value: bytes) -> list[Variant]:
         raise corrupt("a shared entry has a version or a number of variants that never was")
     variants, at = [], _HEADER.size
     for _ in range(count):
-        parts = {}
+        parts = []
         for name, length, longest in _PARTS:
-            if len(value) - at < length.size:
-                raise corrupt("a shared entry ends too early")
-            (size,) = length.unpack_from(value, at)
+            size = int.from_bytes(value[at : at + length.size])
             at += length.size
-            if size > min(longest, len(value) - at):
+            if size > longest or at + size > len(value):
                 raise corrupt(f"a shared entry's {name} is longer than may be, or than what is there")
-            parts[name] = value[at : at + size]
+            parts.append(value[at : at + size])
             at += size
-        variants.append(Variant(**parts))
+        variants.append(Variant(*parts))
     if at != len(value):
         raise corrupt("a shared entry has bytes after its end")
     return variants

@@ -39,8 +39,6 @@ from nbcache.shared.signing import Signer, VerifiedEntry
 from nbcache.shared.single_flight import Holder, SingleFlight
 from nbcache.stores.base import MAX_VALUE_BYTES, Store
 
-__all__ = ["Publication", "SharedFigures", "SharedLevel"]
-
 _WORTH = 5
 """A lookup that finds something may take so many times as long as one in vain: it spares a compile."""
 _MOST_COMPARED = 256 << 20
@@ -50,7 +48,7 @@ _OVERHEAD_BYTES = 1 << 20
 _MOST_STRANGERS = 3
 """Untrusted signers that notices name."""
 _PUTS = 3
-"""How often a value is written: another kernel that read the same one may write later."""
+"""Attempts to write a value: another kernel that read the same one may write later."""
 _PUBLICATION = "publication"
 """Type of the artifact that a publication is; torch asks for none of that type."""
 _MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
@@ -99,11 +97,7 @@ class Publication:
 
 
 class SharedLevel(Connection):
-    """One shared store, as one kernel uses it. Safe to call from any thread; no method raises StoreError.
-
-    `wait_seconds` is how long the lookups of one cell that found nothing may take together; then the rest of
-    the cell does not ask. `say` gets one-line notices.
-    """
+    """One shared store, for one kernel and any thread; lookups in vain end after `wait_seconds` in a cell."""
 
     def __init__(
         self,
@@ -132,14 +126,11 @@ class SharedLevel(Connection):
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, which waits for nobody."""
         super().renew()
         self._flights = self.holder = None
 
     def figures(self) -> SharedFigures:
-        """Return the figures so far."""
-        off = None if self.failure is None else self.failure.what
-        return SharedFigures(self.name, self._found, self._published, self.pending, off)
+        return SharedFigures(self.name, self._found, self._published, self.pending, self.why_off or None)
 
     def begin_cell(self) -> None:
         """Allow the lookups of another cell to wait."""
@@ -150,10 +141,14 @@ class SharedLevel(Connection):
         if self.closed:
             return
         self.flush(timeout)
-        self.stop()
+        with self._lock:
+            self.closed = True
+        self.reading.close()
+        self.writing.close()
         if self._flights is not None:
             self._flights.close(release=self.failure is None)
-        self.close_store()
+        self._worker.stop()
+        self.store.close()
 
     # --- lookups --------------------------------------------------------------------------------
 
@@ -176,25 +171,19 @@ class SharedLevel(Connection):
     def find_many(
         self, environment: Environment, refs: Iterable[ArtifactRef], *, most_bytes: int
     ) -> Iterator[VerifiedEntry]:
-        """Yield the usable entries of these, some in each round trip, until it has read `most_bytes`.
-
-        Entries that may not be used count as well.
-        """
+        """Yield the usable entries of these, until `most_bytes` of usable and other entries are read."""
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
         for _, values in self.read_batches(list(slots), most_bytes):
             for slot, value in values.items():
-                yield from self._usable(value, slot, environment, slots[slot].type, slots[slot].key)
+                yield from self._usable(value, environment, slots[slot].type, slots[slot].key)
 
     def _look_up(self, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
-        slot = slot_of(environment, type, key)
-        value = self.store.get(slot)
-        return [] if value is None else self._usable(value, slot, environment, type, key)
+        value = self.store.get(slot_of(environment, type, key))
+        return [] if value is None else self._usable(value, environment, type, key)
 
-    def _usable(
-        self, value: bytes, slot: str, environment: Environment, type: str, key: str
-    ) -> list[VerifiedEntry]:
+    def _usable(self, value: bytes, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
         """Return the entries in a value that may be used under this key."""
-        entries = []
+        entries, slot = [], slot_of(environment, type, key)
         for entry in self._admitted(value, slot):
             if _place_of(entry.statement) == (scope(environment, type), type, key):
                 entries.append(entry)
@@ -207,10 +196,7 @@ class SharedLevel(Connection):
     def _admitted(
         self, value: bytes, slot: str, purpose: Purpose = Purpose.ARTIFACT
     ) -> Iterator[VerifiedEntry]:
-        """Yield those variants whose lengths, digests and signatures are right, of trusted signers.
-
-        Notices about others quote nothing of them: anybody may have written it.
-        """
+        """Yield the variants of trusted signers that are right; no notice quotes anything of the others."""
         try:
             variants = decode_shared(value)
         except FormatError as error:
@@ -249,12 +235,7 @@ class SharedLevel(Connection):
     # --- one compile for many kernels -----------------------------------------------------------
 
     def wait_for_other_kernel(
-        self,
-        environment: Environment,
-        type: str,
-        key: str,
-        expected: float,
-        tried: Collection[str] = (),
+        self, environment: Environment, type: str, key: str, expected: float, tried: Collection[str] = ()
     ) -> list[VerifiedEntry]:
         """Return what another kernel publishes under `key` meanwhile; empty where this one is to compile it.
 
@@ -275,23 +256,23 @@ class SharedLevel(Connection):
             nonlocal waits
             waits, self.holder = True, holder
 
-        entries = None
         try:
             slot = slot_of(environment, type, key)
-            entries = self._flights.wait(slot, arrived, expected, wait_for, patience)
+            if entries := self._flights.wait(slot, arrived, expected, wait_for, patience):
+                return entries
         except StoreError as error:
             self.fails(error)
         spent = time.monotonic() - began
-        if waits and not entries:
+        if waits:
             self._in_vain += spent
-        elif not entries:
+        else:
             self._waited_in_vain(spent)
-        return entries or []
+        return []
 
     def compiled(self, environment: Environment, type: str, key: str) -> None:
         """Let others go on, once all that was handed to `publish` before is written, or could not be."""
         if self._flights is not None and not self.closed:
-            self.after_writes(partial(self._let_go, self._flights, slot_of(environment, type, key)))
+            self._worker.submit(partial(self._let_go, self._flights, slot_of(environment, type, key)))
 
     def _let_go(self, flights: SingleFlight, slot: str) -> None:
         if not self.can_read:
@@ -340,7 +321,7 @@ class SharedLevel(Connection):
         return {signer for statement, signer in statements if _place_of(statement) == wanted}
 
     def publish(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
-        """Have an artifact written in the background; `packed` is its content as `pack` makes it."""
+        """Write an artifact in the background; `packed` is its content as `pack` makes it."""
         if not self.lacks(environment, ref):
             return
         slot = slot_of(environment, ref.type, ref.key)
@@ -349,7 +330,7 @@ class SharedLevel(Connection):
             self._known.discard((slot, ref.digest))
 
     def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
-        """Have the artifact of this digest removed in the background, whoever has published it."""
+        """Remove the artifact of this digest in the background, whoever has published it."""
         if not self.closed:
             slot = slot_of(environment, type, key)
             self.write(0, partial(self._remove, slot, digest), slot)
@@ -360,8 +341,7 @@ class SharedLevel(Connection):
             return
         if (ours := self._signer.variant(environment, ref, packed)) is None:
             return
-        maker = signed_by(Provenance(ours.statement, ours.signature))
-
+        maker = _maker_of(ours)
         written = False
         for _ in range(_PUTS):
             others = self._others(self.store.get(slot), maker, ref, again=written)
@@ -388,32 +368,26 @@ class SharedLevel(Connection):
     def _others(
         self, value: bytes | None, maker: str, ref: ArtifactRef, *, again: bool
     ) -> list[tuple[str, Variant]] | None:
-        """Return the variants to keep beside `ref`, which `maker` has compiled, each with its signer.
-
-        None where nothing is to be written: it is there, or one of `maker` that has replaced it since.
-        """
-        others: list[Variant] = []
-        if value is not None:
-            try:
-                others = decode_shared(value)
-            except UnsupportedVersion:
-                return None  # a newer nbcache's: it is left alone
-            except FormatError:
-                pass
+        """Return the variants to keep beside `ref` of `maker`, with their signers; None to write nothing."""
+        try:
+            others = [] if value is None else decode_shared(value)
+        except UnsupportedVersion:
+            return None  # a newer nbcache's: it is left alone
+        except FormatError:
+            others = []
         beside: list[tuple[str, Variant]] = []
         for variant in others:
-            signer = signed_by(Provenance(variant.statement, variant.signature))
             try:
                 there = self._signer.checked(variant)
             except (UntrustedSigner, UnsupportedVersion):  # others may trust them, or know that version
-                beside.append((signer, variant))
+                beside.append((_maker_of(variant), variant))
                 continue
             except (BadSignature, FormatError):
                 continue
             if (there.signer, there.statement.ref.digest) == (maker, ref.digest):
                 return None  # it is there already
             if not (there.signer == maker and type_of(ref.type).grows):
-                beside.append((signer, variant))
+                beside.append((there.signer, variant))
             elif ref.provenance is not None or again:
                 return None  # who passes on does not know which of another's is the newest
         return beside
@@ -421,7 +395,7 @@ class SharedLevel(Connection):
     # --- manifests of a notebook ----------------------------------------------------------------
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Have this kernel's manifest of a notebook written in the background."""
+        """Write this kernel's manifest of a notebook in the background."""
         if not self.closed:
             size = _REF_BYTES * len(manifest.artifacts)
             self.write(size, partial(self._write_manifest, manifest), manifest.notebook)
@@ -447,10 +421,7 @@ class SharedLevel(Connection):
                 yield Publication(entry, manifest)
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        """Write this kernel's manifest of a notebook, united with that of another kernel of this publisher.
-
-        Nothing is written where all of it is there and was used within a day.
-        """
+        """Write a manifest united with that of this publisher's other kernels, unless that is new enough."""
         environment, notebook = manifest.environment, manifest.notebook
         signer = self._signer.keyring().fingerprint()
         publisher = {"environment": environment.digest, "host": self._signer.host, "signer": signer}
@@ -485,23 +456,25 @@ def _place_of(statement: Statement) -> tuple[str, str, str]:
     return statement.environment, statement.ref.type, statement.ref.key
 
 
-def _fairly(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
-    """Return as many variants as a value may hold, in number and length: no signer crowds out all others.
+def _maker_of(variant: Variant) -> str:
+    """Return the fingerprint of who signed a variant, which is not checked; empty where nobody did."""
+    return signed_by(Provenance(variant.statement, variant.signature))
 
-    First the newest of each signer, then the second of each, and so on.
-    """
+
+def _fairly(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
+    """Return as many variants as a value may hold: the newest of each signer, then the second of each, …"""
     turns: Counter[str] = Counter()
     ordered = []
     for place, (signer, variant) in enumerate(variants):
         ordered.append((turns[signer], place, variant))
         turns[signer] += 1
-    chosen: list[tuple[int, Variant]] = []
+    chosen: dict[int, Variant] = {}
     left = MAX_VALUE_BYTES - _OVERHEAD_BYTES
     for _, place, variant in sorted(ordered, key=lambda entry: entry[:2]):
         if len(chosen) < MAX_VARIANTS and len(variant.packed) <= left:
-            chosen.append((place, variant))
+            chosen[place] = variant
             left -= len(variant.packed)
-    return [variant for _, variant in sorted(chosen, key=lambda pair: pair[0])]
+    return [chosen[place] for place in sorted(chosen)]
 
 
 def _names(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:

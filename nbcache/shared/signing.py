@@ -16,8 +16,6 @@ from nbcache.core.signature import Purpose, Signature
 from nbcache.core.trust import Keyring, Policy, Standing, admit
 from nbcache.shared.layout import Variant
 
-__all__ = ["Signer", "VerifiedEntry"]
-
 
 @dataclass(frozen=True, slots=True)
 class VerifiedEntry:
@@ -32,7 +30,7 @@ class VerifiedEntry:
 
     @property
     def ref(self) -> ArtifactRef:
-        """What it is, with who compiled it."""
+        """The reference, with its maker."""
         return replace(self.statement.ref, provenance=self.provenance)
 
     def unpack(self) -> bytes:
@@ -43,10 +41,7 @@ class VerifiedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs what a kernel publishes, and says what may be believed of what others have.
-
-    Methods raise TrustError where its keys cannot be used.
-    """
+    """Signs what a kernel publishes, and says what to believe of others; TrustError if keys are unusable."""
 
     keyring: Callable[[], Keyring]
     policy: Callable[[], Policy]

@@ -26,8 +26,6 @@ from nbcache.shared.connection import Timings
 from nbcache.shared.signing import Signer
 from nbcache.stores.redis.leases import HOLDER_BYTES, Lease, RedisLeases
 
-__all__ = ["Holder", "SingleFlight"]
-
 T = TypeVar("T")
 
 _LONGEST_FACTOR, _LEAST_SECONDS = 3.0, 60.0
@@ -41,8 +39,6 @@ _FORMAT = "nbcache.holder"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who compiles a graph."""
-
     user: str
     host: str
     since: float
@@ -76,13 +72,6 @@ class Holder:
         return cls("", "", time.time())
 
 
-@dataclass(slots=True)
-class _Flight:
-    lease: Lease
-    until: float
-    """Steady seconds up to which its heart beats."""
-
-
 class SingleFlight:
     """The compiles of one kernel among those of all. Methods raise StoreError where the store fails."""
 
@@ -91,13 +80,13 @@ class SingleFlight:
         self._signer = signer
         self._timings = timings
         self._lock = ForkSafeLock()
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, tuple[Lease, float]] = {}
+        """By name, a lease and the time (`time.monotonic`) up to which its heart beats."""
         self._beating: threading.Thread | None = None
         self._closed = threading.Event()
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, which holds nothing."""
         self._flights = {}
         self._beating = None
         self._closed = threading.Event()
@@ -138,12 +127,9 @@ class SingleFlight:
                     other = None if at_it is None else Holder.decode(at_it, name, signer)
                 last = at_it
                 # After the claim: what another has published before it let the lease go is seen here.
-                if (found := arrived()) is not None:
+                if (found := arrived()) is not None or fruitless == _MOST_FRUITLESS:
                     self.done(name)
                     return found
-                if fruitless == _MOST_FRUITLESS:
-                    self.done(name)
-                    return None
                 if claim.lease is not None or time.monotonic() >= deadline:
                     return None
                 tell(other)
@@ -163,33 +149,32 @@ class SingleFlight:
                 tell(None)
 
     def may_publish(self, name: str) -> bool:
-        """Tell whether this kernel may publish `name`: not where another has taken over since it began."""
+        """Return whether this kernel may publish `name`: not where another has taken over since it began."""
         flight = self._flights.get(name)
-        return flight is None or self._leases.holds(flight.lease)
+        return flight is None or self._leases.holds(flight[0])
 
     def done(self, name: str) -> None:
         """Let the others go on: `name` is published, or was not compiled."""
-        if (flight := self.forget(name)) is not None:
-            self._leases.release(flight.lease)
+        if (lease := self.forget(name)) is not None:
+            self._leases.release(lease)
 
-    def forget(self, name: str) -> _Flight | None:
-        """Extend the lease on `name` no more, so that it ends by itself."""
+    def forget(self, name: str) -> Lease | None:
+        """Stop extending the lease on `name`, so that it expires."""
         with self._lock:
-            return self._flights.pop(name, None)
+            lease, _ = self._flights.pop(name, (None, 0.0))
+        return lease
 
     def close(self, *, release: bool = True) -> None:
-        """Wait for nobody any more; let go of what is held, which ends by itself where not `release`."""
+        """Stop waiting; release the leases, or without `release` let them expire."""
         self._closed.set()
-        if not release:
-            return
-        with suppress(StoreError):  # the rest ends by itself, too
-            for name in list(self._flights):
+        with suppress(StoreError):  # the rest expires, too
+            for name in list(self._flights) if release else ():
                 self.done(name)
 
     def _begin(self, lease: Lease, expected: float) -> None:
         until = time.monotonic() + max(_LEAST_SECONDS, _LONGEST_FACTOR * expected)
         with self._lock:
-            self._flights[lease.name] = _Flight(lease, until)
+            self._flights[lease.name] = lease, until
             if self._beating is None or not self._beating.is_alive():
                 self._beating = start_thread(self._beat, "lease")  # without a thread the lease just ends
 
@@ -197,7 +182,7 @@ class SingleFlight:
         while not self._closed.wait(self._timings.heartbeat):
             now = time.monotonic()
             with self._lock:
-                alive = [flight.lease for flight in self._flights.values() if flight.until > now]
+                alive = [lease for lease, until in self._flights.values() if until > now]
                 if not alive:
                     self._beating = None
                     return

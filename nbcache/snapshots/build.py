@@ -9,7 +9,7 @@ anything of it decompressed, stored or handed to torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 
 from nbcache.artifacts.encoding import decode_snapshot, encode_snapshot, is_bomb
@@ -21,7 +21,7 @@ from nbcache.core.errors import FormatError, NbcacheError, TrustError
 from nbcache.core.key import sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest, Packed, Snapshot, SnapshotTaken
 from nbcache.core.signature import Purpose
-from nbcache.core.trust import Keyring, Policy, Standing
+from nbcache.core.trust import Keyring, Policy
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.snapshots.verify import (
     MAX_ENVIRONMENTS,
@@ -30,30 +30,15 @@ from nbcache.snapshots.verify import (
     check_packed,
     is_own,
     judged,
+    packed_bytes,
+    selected,
     told,
 )
-
-__all__ = [
-    "Draft",
-    "Origin",
-    "Taken",
-    "added",
-    "attributed",
-    "build_snapshot",
-    "makers",
-    "merge",
-    "merge_into_existing",
-    "of_manifests",
-    "signed",
-    "signed_manifest",
-    "united",
-    "vouched",
-]
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a snapshot says of where it comes from; see `Snapshot`."""
+    """The origin that a snapshot states; see `Snapshot`."""
 
     notebook: str
     created: float
@@ -70,13 +55,11 @@ class Draft:
     packed: Mapping[str, bytes] = field(repr=False)
     """By digest of their content; of what is there already, where it goes, it may lack some."""
     missing: tuple[ArtifactRef, ...] = ()
-    """What was to be in it, and is not there any more, or cannot be in a snapshot."""
+    """Artifacts that it should hold, and that are gone, or cannot be in a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot that was just taken."""
-
     where: str
     """The file, or where in a store, without secrets."""
     draft: Draft
@@ -90,13 +73,12 @@ class Taken:
     """Versions that stand beside: of others, or damaged."""
 
     def summary(self) -> SnapshotTaken:
-        """Return what to tell of it."""
         snapshot = self.draft.snapshot
         return SnapshotTaken(
             where=self.where,
             graphs=sum(len(manifest.graphs) for manifest in snapshot.manifests),
             artifacts=len(snapshot.contents),
-            packed_bytes=sum(each.packed_size for each in snapshot.contents.values()),
+            packed_bytes=packed_bytes(snapshot),
             changed=self.changed,
             missing=len(self.draft.missing) + self.lost,
             left=self.left,
@@ -109,10 +91,7 @@ def build_snapshot(
     origin: Origin,
     known: Mapping[str, Packed] = MappingProxyType({}),
 ) -> Draft:
-    """Return a snapshot of what `manifest` names: read from `artifacts`, but for what is `known` already.
-
-    What is known, by digest, is named and not read. Raises StoreError where the store fails.
-    """
+    """Return a snapshot of `manifest`, whose contents are read unless `known`; raises StoreError."""
     packed: dict[str, bytes] = {}
     contents: dict[str, Packed] = {}
     kept, missing = [], []
@@ -134,18 +113,12 @@ def build_snapshot(
 def of_manifests(received: Received, manifests: Sequence[Manifest]) -> Draft:
     """Return a draft of `manifests`, which are of the unlocked snapshot `received`, or parts of such."""
     packed = received.unlock(Policy.STRICT)
-    named = {ref.digest for manifest in manifests for ref in manifest.artifacts}
-    contents = {digest: each for digest, each in received.snapshot.contents.items() if digest in named}
-    held = tuple(manifest for manifest in manifests if manifest.artifacts)
-    snapshot = replace(received.snapshot, manifests=held, contents=contents)
-    return Draft(snapshot, {digest: packed[digest] for digest in contents if digest in packed})
+    snapshot = selected(replace(received.snapshot, manifests=tuple(manifests)), lambda manifest: manifest)
+    return Draft(snapshot, {digest: packed[digest] for digest in snapshot.contents if digest in packed})
 
 
 def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
-    """Return all that `drafts` hold, losing nothing of any.
-
-    Only of torch's profile of dynamic shapes, which grows, the newest is kept.
-    """
+    """Return all that `drafts` hold; only of what grows, as torch's profile of sizes, the newest is kept."""
     by_environment: dict[Environment, list[Manifest]] = {}
     contents: dict[str, Packed] = {}
     held: dict[str, bytes] = {}
@@ -157,7 +130,8 @@ def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
         for manifest in draft.snapshot.manifests:
             by_environment.setdefault(manifest.environment, []).append(manifest)
     manifests = [union(environment, "", every) for environment, every in by_environment.items()]
-    newest = sorted(manifests, key=_last_used)[-MAX_ENVIRONMENTS:]
+    newest = sorted(manifests, key=lambda one: max((ref.used for ref in one.artifacts), default=0.0))
+    newest = newest[-MAX_ENVIRONMENTS:]
     manifests = [manifest for manifest in manifests if manifest in newest]
     snapshot = _snapshot(origin, manifests, contents)
     packed = {digest: held[digest] for digest in snapshot.contents if digest in held}
@@ -185,15 +159,11 @@ def signed(
     check_packed(draft.snapshot, draft.packed)
     frames = _named_by(others, packed)  # which may be damaged, under a digest that is right for one's own
     frames |= {contents[digest].packed_digest: frame for digest, frame in draft.packed.items()}
-    return encode_file(SnapshotFile([_signed(draft.snapshot, keyring), *others], frames))
+    return encode_file(SnapshotFile([sign(draft.snapshot, keyring), *others], frames))
 
 
-def signed_manifest(draft: Draft, keyring: Keyring) -> bytes:
-    """Return the same file without the artifacts: they lie elsewhere."""
-    return encode_file(SnapshotFile([_signed(draft.snapshot, keyring)], {}))
-
-
-def _signed(snapshot: Snapshot, keyring: Keyring) -> Signed:
+def sign(snapshot: Snapshot, keyring: Keyring) -> Signed:
+    """Return a snapshot's manifest with the user's signature; CorruptSnapshot where it breaks a bound."""
     manifest = encode_snapshot(snapshot)
     check(snapshot)
     return Signed(manifest, keyring.sign(Purpose.SNAPSHOT, manifest).encode())
@@ -211,22 +181,11 @@ def _named_by(versions: Sequence[Signed], packed: Mapping[str, bytes]) -> dict[s
     return {digest: frame for digest, frame in packed.items() if digest in named}
 
 
-def _last_used(manifest: Manifest) -> float:
-    return max((ref.used for ref in manifest.artifacts), default=0.0)
-
-
 def _snapshot(origin: Origin, manifests: Sequence[Manifest], contents: Mapping[str, Packed]) -> Snapshot:
     """Return a snapshot of `manifests`; `contents` has what they name, and may have more."""
     named = dict.fromkeys(ref.digest for manifest in manifests for ref in manifest.artifacts)
-    return Snapshot(
-        notebook=origin.notebook,
-        created=origin.created,
-        made_by=origin.made_by,
-        manifests=tuple(manifests),
-        contents={digest: contents[digest] for digest in named},
-        user=origin.user,
-        host=origin.host,
-    )
+    held = {digest: contents[digest] for digest in named}
+    return Snapshot(**asdict(origin), manifests=tuple(manifests), contents=held)
 
 
 # --- versions of several signers ------------------------------------------------------------------
@@ -246,7 +205,10 @@ def merge_into_existing(
     It is where any of it is new, and with `anew`. `build` is told what is there, by digest. What was compiled
     here gets the user's statement, and all else keeps its maker's. `current` returns what a version keeps.
     """
-    drafts = [Draft(_select(each.snapshot, current), each.unlock(Policy.STRICT)) for each in earlier]
+    drafts = [
+        Draft(selected(one.snapshot, current) if current else one.snapshot, one.unlock(Policy.STRICT))
+        for one in earlier
+    ]
     known: dict[str, Packed] = {}
     for draft in drafts:
         known = {**draft.snapshot.contents, **known}
@@ -255,27 +217,14 @@ def merge_into_existing(
     return draft, anew or len(drafts) != 1 or draft.snapshot.manifests != earlier[0].snapshot.manifests
 
 
-def _select(snapshot: Snapshot, current: Callable[[Manifest], Manifest] | None) -> Snapshot:
-    if current is None:
-        return snapshot
-    present = [union(manifest.environment, "", [current(manifest)]) for manifest in snapshot.manifests]
-    manifests = tuple(manifest for manifest in present if manifest.artifacts)
-    digests = {digest for manifest in manifests for digest in manifest.digests}
-    contents = {digest: packed for digest, packed in snapshot.contents.items() if digest in digests}
-    return replace(snapshot, manifests=manifests, contents=contents)
-
-
 def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: Keyring) -> Draft:
-    """Return `draft` with the user's signed statement of each artifact that was compiled here.
-
-    One that was signed for the same artifact in `earlier` ones is taken from there.
-    """
+    """Return `draft` with the user's statements of what was compiled here, taken from `earlier` if there."""
     own = keyring.fingerprint()
     contents = draft.snapshot.contents
     signed_before = {
         (manifest.environment, ref.identity): ref.provenance
-        for each in earlier
-        for manifest in each.snapshot.manifests
+        for draft in earlier
+        for manifest in draft.snapshot.manifests
         for ref in manifest.artifacts
         if ref.provenance is not None and signed_by(ref.provenance) == own
     }
@@ -289,8 +238,8 @@ def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: 
         return replace(ref, provenance=provenance)
 
     manifests = tuple(
-        replace(each, artifacts=tuple(signed(each.environment, ref) for ref in each.artifacts))
-        for each in draft.snapshot.manifests
+        replace(manifest, artifacts=tuple(signed(manifest.environment, ref) for ref in manifest.artifacts))
+        for manifest in draft.snapshot.manifests
     )
     return replace(draft, snapshot=replace(draft.snapshot, manifests=manifests))
 
@@ -303,39 +252,34 @@ def added(
     *,
     where: str,
     current: Callable[[Manifest], Manifest] | None = None,
-) -> tuple[bytes, Draft, bool, int]:
-    """Return a snapshot file with what `build` adds to the user's version in it; the others stay as they are.
-
-    Also returns what that version holds, whether any of it is new, and how many others there are.
-    CorruptSnapshot where what is there is no snapshot.
-    """
-    if before is None:
-        draft, changed = merge_into_existing([], build, origin, keyring)
-        return signed(draft, keyring), draft, changed, 0
-    with told(where):
-        file = decode_file(before)
-    found, _ = judged(file, keyring, where=where)
-    ours = {each.version: each for each in found if each.standing is Standing.OWN}
-    # One's own that are damaged go: what they held and is still here is in the new one.
-    others = [each for each in file.versions if each.digest not in ours and not is_own(each, keyring)]
+) -> Taken:
+    """Add to the user's version in a file, and leave the others; CorruptSnapshot if it is no snapshot."""
+    file = SnapshotFile([], {})
+    ours: dict[str, Received] = {}
+    if before is not None:
+        with told(where):
+            file = decode_file(before)
+        found, _ = judged(file, keyring, where=where)
+        ours = {received.version: received for received in found if received.is_own}
+    # The user's own that are damaged go: what they held and is still here is in the new one.
+    others = [
+        version for version in file.versions if version.digest not in ours and not is_own(version, keyring)
+    ]
     draft, changed = merge_into_existing([*ours.values()], build, origin, keyring, current=current)
-    data = signed(draft, keyring, others, file.packed) if changed else before
-    return data, draft, changed, len(others)
+    data = signed(draft, keyring, others, file.packed) if changed or before is None else before
+    return Taken(where, draft, data, changed, left=len(others))
 
 
 def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
-    """Return one file with all versions of several, each once; CorruptSnapshot where one is none.
-
-    A version that a later one of the same signer holds the whole of is left out.
-    """
+    """Return one file of all versions of several; without those that a later one by the signer holds."""
     versions: dict[str, Signed] = {}
     packed: dict[str, bytes] = {}
     received: dict[str, Received] = {}
     for data in files:
         file = decode_file(data)
         packed |= {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
-        versions |= {each.digest: each for each in file.versions}
-        received |= {each.version: each for each in judged(file, keyring, where="")[0]}
+        versions |= {version.digest: version for version in file.versions}
+        received |= {version.version: version for version in judged(file, keyring, where="")[0]}
     for one in [*received.values()]:
         if any(_absorbs(other, one) for other in received.values()):
             del versions[one.version], received[one.version]
@@ -346,7 +290,7 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
 
 
 def _absorbs(other: Received, one: Received) -> bool:
-    """Tell whether a version holds all of another of the same signer, and was taken later."""
+    """Return whether a version holds all of another of the same signer, and was taken later."""
     if other is one or (other.signer, bool(one.signer)) != (one.signer, True):
         return False
     held, more = _slots(one.snapshot), _slots(other.snapshot)

@@ -37,16 +37,6 @@ from dataclasses import dataclass, field
 from nbcache.core.errors import CorruptSnapshot, SnapshotError
 from nbcache.core.key import sha256
 
-__all__ = [
-    "MAX_SNAPSHOT_BYTES",
-    "MAX_VERSIONS",
-    "Signed",
-    "SnapshotFile",
-    "decode_file",
-    "encode_file",
-    "refused",
-]
-
 MAX_SNAPSHOT_BYTES = 1 << 30
 """The longest file that is read or written."""
 
@@ -59,11 +49,11 @@ _UNIX = 3
 _END = struct.Struct("<4s4xHHIIH")
 """The last record: how many members, twice; length and place of the directory; length of a comment."""
 _LOCAL = struct.Struct("<4s22xHH")
-"""What stands before a member: lengths of its name, and of what else there is."""
+"""The header of a member: lengths of its name, and of the rest."""
 _ZIP64, _ZIP64_BYTES = b"PK\x06\x07", 20
-"""How a record begins, and how long it is, that leads zipfile to another directory than the last one."""
-_MAX_ARTIFACTS = 20_000
-_MAX_MEMBERS = _MAX_ARTIFACTS + 2 * MAX_VERSIONS
+"""Beginning and length of a record that leads zipfile to another directory than the last one."""
+MAX_ARTIFACTS = 20_000
+_MAX_MEMBERS = MAX_ARTIFACTS + 2 * MAX_VERSIONS
 _MAX_DIRECTORY_BYTES = 160 * _MAX_MEMBERS
 """124 bytes a member are written."""
 _FILE_MODE = 0o100644 << 16
@@ -78,7 +68,7 @@ class Signed:
 
     @property
     def digest(self) -> str:
-        """What tells it from others: a digest of both."""
+        """A digest of both."""
         return sha256(b"%d:%b%b" % (len(self.manifest), self.manifest, self.signature or b""))
 
 
@@ -93,12 +83,12 @@ class SnapshotFile:
 
 def encode_file(file: SnapshotFile) -> bytes:
     """Return the bytes of a snapshot file. SnapshotError where they would be too many."""
-    versions = sorted({each.digest: each for each in file.versions}.items())
+    versions = sorted({version.digest: version for version in file.versions}.items())
     size = sum(len(each.manifest) for _, each in versions) + sum(map(len, file.packed.values()))
     bounds = (
         (size, MAX_SNAPSHOT_BYTES, "bytes"),
         (len(versions), MAX_VERSIONS, "versions"),
-        (len(file.packed), _MAX_ARTIFACTS, "artifacts"),
+        (len(file.packed), MAX_ARTIFACTS, "artifacts"),
     )
     if over := [f"{count:,} {what}; at most {most:,}" for count, most, what in bounds if count > most]:
         raise SnapshotError(
@@ -121,7 +111,7 @@ def encode_file(file: SnapshotFile) -> bytes:
 
 
 def decode_file(data: bytes) -> SnapshotFile:
-    """Return the members of a snapshot file. CorruptSnapshot, and nothing else, where it is none."""
+    """Return the members of a snapshot file. CorruptSnapshot, and nothing else, for other bytes."""
     if len(data) > MAX_SNAPSHOT_BYTES:
         raise refused(f"it has {len(data):,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")
     start = _directory(data)
@@ -187,7 +177,5 @@ def _members(archive: zipfile.ZipFile, data: bytes, directory: int) -> dict[str,
 def refused(what: str, where: str | None = None) -> CorruptSnapshot:
     """Return the error that says why nothing of a snapshot is used."""
     return CorruptSnapshot(
-        f"the snapshot is refused whole: {what}",
-        where=where,
-        next_step="get the file again from who made it",
+        f"the snapshot is refused whole: {what}", where=where, next_step="get the file again from who made it"
     )

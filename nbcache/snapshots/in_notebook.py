@@ -19,18 +19,6 @@ from nbcache.core.errors import CorruptSnapshot, SnapshotError
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-__all__ = [
-    "MANIFEST_MIME",
-    "MIME",
-    "attach",
-    "attached",
-    "carried",
-    "decode_notebook",
-    "detach",
-    "encode_notebook",
-    "referred",
-]
-
 MIME = "application/vnd.nbcache.snapshot"
 """The type of a snapshot's bytes, in base64, in attachments and outputs."""
 
@@ -48,13 +36,11 @@ This cell carries what torch.compile made of this notebook: nbcache restores it 
 
 
 def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
-    """Return the snapshots in a notebook's bytes, attached ones first, and what is wrong with others.
-
-    None where it is no notebook.
-    """
+    """Return the snapshots in a notebook's bytes, attached ones first, and what is wrong with others."""
     notebook = _with(MIME, data)
+    displayed = (content[MIME] for content in _outputs(notebook) if MIME in content)
     found, problems = [], []
-    for text in islice(chain(_attached(notebook), _displayed(notebook)), _MOST):
+    for text in islice(chain(_attached(notebook), displayed), _MOST):
         try:
             found.append(_decoded(text))
         except CorruptSnapshot as error:
@@ -72,7 +58,7 @@ def attached(notebook: NotebookNode) -> list[bytes]:
 
 
 def referred(data: bytes) -> set[str]:
-    """Return the SHA-256 of each snapshot file that outputs in a notebook's bytes tell of."""
+    """Return the SHA-256 of each snapshot file that outputs in a notebook's bytes name."""
     outputs = _outputs(_with(MANIFEST_MIME, data))
     digests = (_mapping(content, MANIFEST_MIME).get("digest") for content in outputs)
     return {digest for digest in digests if isinstance(digest, str)}
@@ -111,7 +97,7 @@ def detach(notebook: NotebookNode) -> int:
 
 
 def decode_notebook(data: bytes, where: str) -> NotebookNode:
-    """Return the notebook that `data` holds, as it is; SnapshotError where it is none of nbformat 4."""
+    """Return the notebook that `data` holds, as it is; SnapshotError for others than nbformat 4."""
     import nbformat
 
     try:
@@ -125,9 +111,7 @@ def decode_notebook(data: bytes, where: str) -> NotebookNode:
         raise SnapshotError("this is no notebook", where=where) from error
     if not valid:
         raise SnapshotError(
-            "this notebook is not of nbformat 4",
-            where=where,
-            next_step="open it in Jupyter and save it",
+            "this notebook is not of nbformat 4", where=where, next_step="open it in Jupyter and save it"
         )
     for number, cell in enumerate(notebook["cells"], 1):
         if not _is_cell(cell):
@@ -172,10 +156,6 @@ def _attached(notebook: Any) -> Iterator[Any]:
         for content in _mapping(cell, "attachments").values():
             if isinstance(content, Mapping) and MIME in content:
                 yield content[MIME]
-
-
-def _displayed(notebook: Any) -> Iterator[Any]:
-    return (content[MIME] for content in _outputs(notebook) if MIME in content)
 
 
 def _outputs(notebook: Any) -> Iterator[Mapping[str, Any]]:

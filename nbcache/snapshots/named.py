@@ -28,7 +28,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from nbcache.artifacts.encoding import decode_snapshot
@@ -46,25 +46,22 @@ from nbcache.core.errors import (
 )
 from nbcache.core.key import is_sha256, sha256
 from nbcache.core.model import Packed
-from nbcache.core.trust import Keyring, Standing
-from nbcache.snapshots.build import Draft, Origin, Taken, merge_into_existing, signed_manifest
-from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES, SnapshotFile, decode_file, encode_file, refused
-from nbcache.snapshots.verify import Received, is_own, is_vouched, read_manifest, without
+from nbcache.core.trust import Keyring
+from nbcache.snapshots.build import Draft, Origin, Taken, merge_into_existing, sign
+from nbcache.snapshots.file import (
+    MAX_ARTIFACTS,
+    MAX_SNAPSHOT_BYTES,
+    SnapshotFile,
+    decode_file,
+    encode_file,
+    refused,
+)
+from nbcache.snapshots.verify import Received, is_own, is_vouched, packed_bytes, read_manifest, told, without
 from nbcache.stores.base import Store, batches
 from nbcache.stores.open import open_store
 
-__all__ = [
-    "GRACE_SECONDS",
-    "Collected",
-    "NamedSnapshots",
-    "Place",
-    "Version",
-    "opened",
-    "place",
-]
-
 _SNAPSHOTS = "snapshot/"
-"""Where a store has snapshots under names."""
+"""The prefix of named snapshots."""
 _LONGEST, _LONGEST_PART = 100, 200
 """Characters of a name, and of the part of a key that stands for it: filesystems bound that."""
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -74,23 +71,21 @@ _ARTIFACT, _DOOMED = "artifact/", "doomed/"
 _CONNECT_SECONDS, _SECONDS = 2.0, 20.0
 """For a person who waits for megabytes, and not for a cell."""
 _BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
-"""What is asked for in one round trip."""
+"""The most that one round trip asks for."""
 _BATCH_VERSIONS = 16
 _VERSIONS_BYTES = 1 << 28
 """Bytes of versions, without their artifacts, that are held at once."""
 _LISTINGS = 5
-"""How often versions are listed again, when some were replaced between listing and reading."""
+"""Listings of versions at most, when some are replaced between listing and reading."""
 _ATTEMPTS = 3
-"""How often a snapshot is merged again, because artifacts went meanwhile."""
+"""Attempts to merge a snapshot whose artifacts go meanwhile."""
 GRACE_SECONDS = 3600.0
-"""How long what was marked is left: longer than any writer takes."""
+"""Seconds from a mark to the removal: longer than any writer takes."""
 _AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in a store."""
-
     url: str = field(repr=False)
     """The store's, which may hold a password."""
     name: str
@@ -98,26 +93,27 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a named snapshot, its artifacts not fetched."""
-
     name: str
     """Empty where the key's is none."""
     key: str
     """The store's key."""
     received: Received | None
-    """What it says; None where it cannot be used."""
+    """The version; None where it cannot be used."""
     problem: NbcacheError | None
     """Why it cannot be used."""
-    data: bytes = field(repr=False)
+
+    @property
+    def created(self) -> float:
+        return -1.0 if self.received is None else self.received.snapshot.created
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What removing artifacts that no snapshot names came to."""
+    """The result of removing artifacts that no snapshot names."""
 
     removed: int = 0
     waiting: int = 0
-    """How many are marked."""
+    """Marked artifacts."""
     due: float | None = None
     """Unix seconds from which on the first of these may go; None where none is marked."""
     problems: tuple[NbcacheError, ...] = ()
@@ -127,11 +123,8 @@ class Collected:
 @contextmanager
 def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
     """Open the store at a URL for what people wait for, and close it again; ConfigError as `open_store`."""
-    store = open_store(url, connect_timeout=_CONNECT_SECONDS, timeout=_SECONDS)
-    try:
+    with closing(open_store(url, connect_timeout=_CONNECT_SECONDS, timeout=_SECONDS)) as store:
         yield NamedSnapshots(store, keyring)
-    finally:
-        store.close()
 
 
 class NamedSnapshots:
@@ -152,10 +145,10 @@ class NamedSnapshots:
         """Return the versions of a name, or of all; newest last, those that cannot be read first."""
         prefix = _SNAPSHOTS if name is None else _prefix_of(name)
         found = [self._version(key, value) for key, value in self._values_below(prefix)[0].items()]
-        return sorted(found, key=lambda each: (each.name, _created(each), each.key))
+        return sorted(found, key=lambda version: (version.name, version.created, version.key))
 
-    def read_all(self, name: str) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
-        """Return the versions of a name as snapshot files, each with its place in words; and what is wrong.
+    def read_all(self, name: str) -> tuple[list[Received], list[NbcacheError]]:
+        """Return the versions of a name that are whole, with their artifacts; and what is wrong with others.
 
         Signatures are checked before artifacts are fetched; who signed is not judged here. SnapshotError
         where there is no version, whole or not.
@@ -164,56 +157,39 @@ class NamedSnapshots:
         versions = self.versions(name) or self.versions(name)
         if not versions:
             raise self._absent(name)
-        files: list[tuple[bytes, str]] = []
-        problems: list[NbcacheError] = []
+        whole: list[Received] = []
+        problems = [version.problem for version in versions if version.problem is not None]
         left = MAX_SNAPSHOT_BYTES  # of all strangers together: many versions may name the same artifacts
-        for version in versions:
-            received = version.received
-            if received is None:
-                assert version.problem is not None
-                problems.append(version.problem)
-                continue
-            contents = received.snapshot.contents
+        for received in filter(None, (version.received for version in versions)):
             is_trusted = is_vouched(received.standing)
+            length = 0 if is_trusted else packed_bytes(received.snapshot)
             try:
-                if not is_trusted:
-                    length = sum(packed.packed_size for packed in contents.values())
-                    if length > left:
-                        raise UntrustedSigner(
-                            f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched "
-                            "in all, and a version has more",
-                            where=received.where,
-                            next_step="nbcache ls URL shows who they are; nbcache trust add SIGNER, whom you "
-                            "know",
-                        )
-                    left -= length
-                frames = self._fetch(received)
-                files.append(
-                    (encode_file(SnapshotFile(decode_file(version.data).versions, frames)), self.where(name))
-                )
+                if length > left:
+                    raise UntrustedSigner(
+                        f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched in "
+                        "all, and a version has more",
+                        where=received.where,
+                        next_step="nbcache ls URL shows who they are; "
+                        "nbcache trust add SIGNER, whom you know",
+                    )
+                left -= length
+                whole.append(self._fetch(received))
             except StoreError:
                 raise
             except NbcacheError as error:
                 error.of_trusted = is_trusted
                 problems.append(error)
-        return files, problems
+        return whole, problems
 
     def write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
-        """Add what `build` returns, which is told what is there already, to the snapshot of this name.
-
-        Writes only what is new. Raises what `build` raises, and SnapshotError where it gets too long.
-        """
+        """Add what `build` returns to the user's version; SnapshotError where it gets too long."""
         for _ in range(_ATTEMPTS - 1):
             with suppress(MissingArtifact, CorruptSnapshot):  # it goes on without what is gone
                 return self._write(name, build, origin)
         return self._write(name, build, origin)
 
     def remove(self, name: str, *, all_signers: bool = False) -> tuple[int, int]:
-        """Remove the user's versions of a name, or those of `all_signers`; return how many went and stay.
-
-        SnapshotError where none is the user's. Artifacts stay, until `nbcache gc` finds that no other
-        snapshot names them.
-        """
+        """Remove the user's versions, or those of `all_signers`; return how many went and stay."""
         keys = list(self.store.keys(_prefix_of(name)))
         if not keys:
             raise self._absent(name)
@@ -243,13 +219,16 @@ class NamedSnapshots:
 
     def _write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
         versions = self.versions(name)
-        ours = {each.key: each.received for each in versions if each.received and _is_ours(each.received)}
-        earlier = [self._as_it_is(received) for received in ours.values()]
-        gone: set[str] = set()
-        for before, now in zip(ours.values(), earlier, strict=True):
-            gone |= before.snapshot.contents.keys() - now.snapshot.contents.keys()
+        own = {
+            version.key: version.received
+            for version in versions
+            if version.received and version.received.is_own
+        }
+        lost = {key: self._gone(received) for key, received in own.items()}
+        earlier = [without(received, lost[key]) if lost[key] else received for key, received in own.items()]
+        gone = set().union(*lost.values())
         draft, changed = merge_into_existing(earlier, build, origin, self._keyring, anew=bool(gone))
-        if sum(each.packed_size for each in draft.snapshot.contents.values()) > MAX_SNAPSHOT_BYTES:
+        if packed_bytes(draft.snapshot) > MAX_SNAPSHOT_BYTES:
             raise SnapshotError(
                 f"this snapshot would take more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
                 where=self.where(name),
@@ -257,21 +236,20 @@ class NamedSnapshots:
             )
         self._put_missing(draft, name)
         if changed:
-            value = signed_manifest(draft, self._keyring)
+            value = encode_file(SnapshotFile([sign(draft.snapshot, self._keyring)], {}))
             key = _prefix_of(name) + sha256(value)
             self.store.put(key, value)
             self._put_missing(draft, name)
-            for absorbed in ours.keys() - {key}:
+            for absorbed in own.keys() - {key}:
                 self.store.delete(absorbed)
-        lost = len(gone - draft.snapshot.contents.keys())
-        return Taken(self.where(name), draft, b"", changed, lost, len(versions) - len(ours))
+        missing = len(gone - draft.snapshot.contents.keys())
+        return Taken(self.where(name), draft, b"", changed, missing, len(versions) - len(own))
 
-    def _as_it_is(self, received: Received) -> Received:
-        """Return a version without what it names and is not there any more."""
+    def _gone(self, received: Received) -> set[str]:
+        """Return the digests of contents that a version names, and that are gone."""
         contents = received.snapshot.contents
         there = self._present(each.packed_digest for each in contents.values())
-        gone = {digest for digest, each in contents.items() if each.packed_digest not in there}
-        return without(received, gone) if gone else received
+        return {digest for digest, each in contents.items() if each.packed_digest not in there}
 
     def _put_missing(self, draft: Draft, name: str) -> None:
         """Put those artifacts of a snapshot that are not there; MissingArtifact where one was until now."""
@@ -296,10 +274,7 @@ class NamedSnapshots:
     # --- reading ----------------------------------------------------------------------------------
 
     def _values_below(self, prefix: str) -> tuple[dict[str, bytes], bool]:
-        """Return all that is below `prefix`; and False where some went whenever they were to be read.
-
-        StoreError where that is more than is held in memory.
-        """
+        """Return the values below `prefix`, and whether none was missed; StoreError if there are too many."""
         values: dict[str, bytes] = {}
         for _ in range(_LISTINGS):
             listed = set(self.store.keys(prefix))
@@ -321,20 +296,15 @@ class NamedSnapshots:
         try:
             if name is None or sha256(value) != key.rpartition("/")[2]:
                 raise refused("its manifest does not have the digest that it is named by")
-            return Version(
-                name, key, read_manifest(value, self._keyring, where=self.where(name)), None, value
-            )
+            return Version(name, key, read_manifest(value, self._keyring, where=self.where(name)), None)
         except (FormatError, BadSignature) as error:
-            return Version(name or "", key, None, self._placed(error, key), value)
+            return Version(name or "", key, None, self._placed(error, key))
 
-    def _fetch(self, received: Received) -> dict[str, bytes]:
-        """Return the frames of a version by their digests; MissingArtifact where some are gone.
-
-        A value that does not have the digest in its key is removed, so that the next snapshot puts it again.
-        """
+    def _fetch(self, received: Received) -> Received:
+        """Return a version with its artifacts; remove damaged ones. MissingArtifact where some are gone."""
         sizes = {packed.packed_digest: packed.packed_size for packed in received.snapshot.contents.values()}
-        if sum(sizes.values()) > MAX_SNAPSHOT_BYTES:
-            raise refused("its artifacts are longer than a snapshot's may be", received.where)
+        if sum(sizes.values()) > MAX_SNAPSHOT_BYTES or len(sizes) > MAX_ARTIFACTS:
+            raise refused("its artifacts are longer, or more, than a snapshot's may be", received.where)
         frames: dict[str, bytes] = {}
         damaged = 0
         for batch in _by_size(sizes):
@@ -355,7 +325,8 @@ class NamedSnapshots:
             )
         if gone := len(sizes) - len(frames):
             raise self._missing(gone, len(sizes), received.where)
-        return frames
+        with told(received.where):
+            return received.with_frames(frames)
 
     def _missing(self, gone: int, every: int, where: str) -> MissingArtifact:
         return MissingArtifact(
@@ -460,14 +431,6 @@ class NamedSnapshots:
         return named, problems
 
 
-def _is_ours(received: Received) -> bool:
-    return received.standing is Standing.OWN
-
-
-def _created(version: Version) -> float:
-    return -1.0 if version.received is None else version.received.snapshot.created
-
-
 def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
     """Yield digests in batches that a round trip can bring."""
     batch: list[str] = []
@@ -486,10 +449,7 @@ def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def place(text: str) -> Place | None:
-    """Return the store and name that `text` gives, `URL#NAME`; None where it is a file's path or on the web.
-
-    What exists, or ends in .nbcache or .ipynb, is a file. Raises ConfigError, which quotes no part of a URL.
-    """
+    """Return the store and name in `URL#NAME`, None for files and the web; ConfigError quotes no URL."""
     url, separator, name = text.rpartition("#")
     if text.startswith(("https://", "http://")):
         return None

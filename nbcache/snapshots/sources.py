@@ -7,11 +7,12 @@ import os
 import platform
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
+from typing import TypeAlias
 
 from nbcache.core.errors import ConfigError, NbcacheError, SnapshotError
 from nbcache.core.files import read, update
@@ -19,7 +20,7 @@ from nbcache.core.key import sha256
 from nbcache.core.model import Manifest, Packed
 from nbcache.core.settings import Settings
 from nbcache.core.text import redacted
-from nbcache.core.threads import start_thread
+from nbcache.core.threads import within
 from nbcache.core.trust import Keyring
 from nbcache.core.version import __version__
 from nbcache.snapshots import in_notebook
@@ -28,19 +29,10 @@ from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.snapshots.named import Place, opened, place
 from nbcache.snapshots.verify import Received, judged_file
 
-__all__ = ["MAX_NOTEBOOK_BYTES", "beside", "destination", "origin", "sources", "versions", "write"]
-
-
 MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
-
-
 _SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
-"""How long a server may say nothing, and how long it may take in all."""
-
-
+"""The longest silence of a server, and the longest download."""
 _CHUNK_BYTES = 1 << 20
-
-
 _MOST_FILES = 100
 """Files of a folder among which one that was renamed is looked for."""
 
@@ -50,50 +42,27 @@ def beside(notebook: Path) -> Path:
     return notebook.with_suffix(".nbcache")
 
 
-def sources(source: str | os.PathLike[str], keyring: Keyring) -> list[tuple[bytes, str]]:
-    """Return bytes and names of the snapshots at `source`: a file, a notebook, a URL, a name in a store.
+Versions: TypeAlias = tuple[list[Received], list[NbcacheError]]
+"""Versions of snapshots that are whole, each once, whoever signed them; and what is wrong with others."""
 
-    A notebook's are those that it carries, and the one beside it. NbcacheError where there is none that is
-    whole. Of one in a store the signature is checked before anything else of it is fetched.
+
+def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
+    """Return the versions of the snapshots at `source`: a file, a notebook, a URL, a name in a store.
+
+    A notebook's are those that it carries, and the one beside it. NbcacheError where there is nothing. Of one
+    in a store the signature is checked before anything else of it is fetched.
     """
-    found, problems = _sources(source, keyring)
-    if not found:
-        raise problems[0]
-    return found
-
-
-def versions(source: str | os.PathLike[str], keyring: Keyring) -> tuple[list[Received], list[NbcacheError]]:
-    """Return all versions of the snapshots at `source`, whoever signed them; and what is wrong with others.
-
-    NbcacheError where there is nothing.
-    """
-    files, problems = _sources(source, keyring)
-    found: dict[str, Received] = {}
-    for data, where in files:
-        try:
-            of_file, wrong = judged_file(data, keyring, where=where)
-            found = {each.version: each for each in of_file} | found
-            problems += wrong
-        except NbcacheError as error:
-            problems.append(error)
-    return [*found.values()], problems
-
-
-def _sources(
-    source: str | os.PathLike[str], keyring: Keyring
-) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
-    """Return what is at `source`, and what is wrong with some of it; NbcacheError where nothing is there."""
     if isinstance(source, str):
         if source.startswith(("https://", "http://")):
-            return [(_fetch(source), redacted(source))], []
+            return _judged([(_fetch(source), redacted(source))], keyring)
         if (named := place(source)) is not None:
             with opened(named.url, keyring) as snapshots:
                 return snapshots.read_all(named.name)
     path = _path(os.fspath(source))
     if path.suffix != ".ipynb":
-        return [(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], []
+        return _judged([(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], keyring)
     unsaved = not path.exists() and beside(path).exists()
-    found, problems = _of(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES))
+    found, problems = of_notebook(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES), keyring)
     if not found and not problems:
         raise SnapshotError(
             "there is no snapshot in this notebook, nor beside it",
@@ -101,6 +70,21 @@ def _sources(
             next_step="`%nbcache snapshot` in the notebook takes one",
         )
     return found, problems
+
+
+def _judged(files: Sequence[tuple[bytes, str]], keyring: Keyring) -> Versions:
+    """Return the versions in files, which are given with their places in words."""
+    found: dict[str, Received] = {}
+    problems: list[NbcacheError] = []
+    for data, where in files:
+        try:
+            of_file, wrong = judged_file(data, keyring, where=where)
+            for received in of_file:
+                found.setdefault(received.version, received)
+            problems += wrong
+        except NbcacheError as error:
+            problems.append(error)
+    return [*found.values()], problems
 
 
 def destination(dest: str | os.PathLike[str]) -> Path | Place:
@@ -124,30 +108,22 @@ def write(
     keyring: Keyring,
     current: Callable[[Manifest], Manifest] | None = None,
 ) -> Taken:
-    """Write what `build` returns into the user's version at `target`; those of others stand beside it.
-
-    `build` gets the user's artifacts that are there, by digest. A file keeps what `current` returns of them.
-    """
+    """Add what `build` returns to the user's version at `target`; a file keeps what `current` returns."""
     if isinstance(target, Place):
         with opened(target.url, keyring) as snapshots:
             return snapshots.write(target.name, build, origin)
-    path = target
     taken: list[Taken] = []
 
     def change(before: bytes | None) -> bytes:
-        data, draft, changed, left = added(before, build, origin, keyring, where=str(path), current=current)
-        taken.append(Taken(str(path), draft, data, changed, left=left))
-        return data
+        taken.append(added(before, build, origin, keyring, where=str(target), current=current))
+        return taken[-1].data
 
-    update(path, change, max_bytes=MAX_SNAPSHOT_BYTES)
+    update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
     return taken[-1]
 
 
-def _of(notebook: Path, data: bytes) -> tuple[list[tuple[bytes, str]], list[NbcacheError]]:
-    """Return the snapshots that a notebook's bytes carry, and the one that lies beside it; and what is wrong.
-
-    One that was renamed, or whose notebook was, is found by the digest that an output tells.
-    """
+def of_notebook(notebook: Path, data: bytes, keyring: Keyring) -> Versions:
+    """Return the versions in a notebook's bytes, and in the file beside it or named by an output."""
     inside, broken = in_notebook.carried(data)
     found = [(each, str(notebook)) for each in inside]
     problems: list[NbcacheError] = [*broken]
@@ -157,15 +133,16 @@ def _of(notebook: Path, data: bytes) -> tuple[list[tuple[bytes, str]], list[Nbca
             found.append((read(near, max_bytes=MAX_SNAPSHOT_BYTES), str(near)))
         except NbcacheError as error:
             problems.append(error)
-        return found, problems
-    wanted, left = in_notebook.referred(data), MAX_SNAPSHOT_BYTES
-    for file in sorted(notebook.parent.glob("*.nbcache"))[:_MOST_FILES] if wanted else ():
-        with suppress(SnapshotError):
-            content = read(file, max_bytes=left)
-            left -= len(content)
-            if sha256(content) in wanted:
-                found.append((content, str(file)))
-    return found, problems
+    elif wanted := in_notebook.referred(data):
+        left = MAX_SNAPSHOT_BYTES
+        for file in sorted(notebook.parent.glob("*.nbcache"))[:_MOST_FILES]:
+            with suppress(SnapshotError):
+                content = read(file, max_bytes=left)
+                left -= len(content)
+                if sha256(content) in wanted:
+                    found.append((content, str(file)))
+    whole, wrong = _judged(found, keyring)
+    return whole, problems + wrong
 
 
 def _path(text: str) -> Path:
@@ -187,19 +164,10 @@ def origin(notebook: str, settings: Settings) -> Origin:
 
 def _fetch(url: str) -> bytes:
     """Return what is at a URL; SnapshotError where it is too long, or takes more than `_DOWNLOAD_SECONDS`."""
-    fetched: Future[bytes] = Future()
-
-    def fetch() -> None:
-        try:
-            fetched.set_result(_download(url, time.monotonic() + _DOWNLOAD_SECONDS))
-        except Exception as error:
-            fetched.set_exception(error)
-
-    # A thread, because looking the name up has no time-out, and a server may drip its headers as well.
-    if start_thread(fetch, "fetch") is None:
-        fetch()
+    download = partial(_download, url, time.monotonic() + _DOWNLOAD_SECONDS)
     try:
-        return fetched.result(_DOWNLOAD_SECONDS)
+        # A thread, because looking the name up has no time-out, and a server may drip its headers as well.
+        return within(_DOWNLOAD_SECONDS, download, "fetch")
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error) or f"not whole after {_DOWNLOAD_SECONDS:g} s"
         raise SnapshotError(

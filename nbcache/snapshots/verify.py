@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,30 +11,14 @@ from nbcache.artifacts.encoding import MAX_RATIO, decode_snapshot, is_bomb, unpa
 from nbcache.artifacts.manifests import MAX_MANIFEST_ARTIFACTS, union
 from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError, TrustError, UntrustedSigner
 from nbcache.core.key import sha256
-from nbcache.core.model import MAX_CONTENT_BYTES, Snapshot
+from nbcache.core.model import MAX_CONTENT_BYTES, Manifest, Snapshot
 from nbcache.core.signature import Purpose, Signature
 from nbcache.core.trust import Keyring, Policy, Standing, admit, spelled
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, refused
 
-__all__ = [
-    "MAX_ENVIRONMENTS",
-    "Received",
-    "check",
-    "check_packed",
-    "is_own",
-    "is_vouched",
-    "judged",
-    "judged_file",
-    "read_manifest",
-    "receive",
-    "told",
-    "without",
-]
-
-
 _MAX_MANIFEST_BYTES = 64 << 20
 _MAX_STRANGERS_BYTES = 8 << 20
-"""Of all manifests of a file: reading them takes time and memory that nobody has agreed to yet."""
+"""The most for all manifests of a file: reading them takes time that nobody has agreed to yet."""
 MAX_ENVIRONMENTS = 64
 
 
@@ -44,19 +28,32 @@ class Received:
 
     snapshot: Snapshot
     where: str
-    """What it was read from, in words: a path, a URL without secrets, `URL#NAME` of one in a store."""
+    """Its place in words: a path, a URL without secrets, `URL#NAME` of one in a store."""
     signer: str = ""
     """Fingerprint of the key that signed it; empty where nobody did."""
     standing: Standing | None = None
-    """Who the signer is to this user; None where nobody signed."""
+    """The signer's relation to this user; None where nobody signed."""
     version: str = ""
     """Digest of its manifest and signature: what tells it from other versions."""
     _packed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
-        """What to call it in a line: the file's name without its folders, or where in a store it is."""
         return self.where if "#" in self.where else Path(self.where).name
+
+    @property
+    def is_own(self) -> bool:
+        return self.standing is Standing.OWN
+
+    def with_frames(self, frames: Mapping[str, bytes]) -> Received:
+        """Return the version with its frames, by their checked digests; CorruptSnapshot if one is wrong."""
+        packed = {}
+        for digest, expected in self.snapshot.contents.items():
+            frame = frames.get(expected.packed_digest)
+            if frame is None or len(frame) != expected.packed_size:
+                raise refused(f"the artifact {digest[:16]} is missing, or not what the manifest says")
+            packed[digest] = frame
+        return replace(self, _packed=packed)
 
     def unlock(self, policy: Policy) -> Mapping[str, bytes]:
         """Return compressed artifacts by digest of their content; TrustError where `policy` forbids them."""
@@ -78,10 +75,7 @@ class Received:
 
 
 def receive(data: bytes, keyring: Keyring, *, where: str) -> list[Received]:
-    """Return the versions of a snapshot that `data` holds, checked; nothing is decompressed or believed yet.
-
-    Raises CorruptSnapshot, UnsupportedVersion or a TrustError, whatever the bytes are, where none is whole.
-    """
+    """Return the checked versions in `data`, locked and packed; an NbcacheError where none is whole."""
     found, problems = judged_file(data, keyring, where=where)
     if not found:
         raise problems[0]
@@ -96,10 +90,7 @@ def judged_file(data: bytes, keyring: Keyring, *, where: str) -> tuple[list[Rece
 
 
 def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
-    """Return the versions in a file that are whole, and what is wrong with the others.
-
-    CorruptSnapshot where it holds what no version names.
-    """
+    """Return the whole versions in a file, and what is wrong with others; CorruptSnapshot if any strays."""
     found: list[Received] = []
     problems: list[NbcacheError] = []
     with told(where):
@@ -114,24 +105,20 @@ def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Re
                 most = left
                 if not is_vouched(standing) and len(version.manifest) <= left:
                     left -= len(version.manifest)  # whether it turns out to be one or not
-                received = _read(version, where, signer, standing, most)
-                packed = _frames(received.snapshot, sound)
+                received = _read(version, where, signer, standing, most).with_frames(sound)
         except NbcacheError as error:
             error.of_trusted = is_vouched(standing)
             problems.append(error)
         else:
             named |= {each.packed_digest for each in received.snapshot.contents.values()}
-            found.append(replace(received, _packed=packed))
+            found.append(received)
     if not problems and named != file.packed.keys():
         raise refused("it holds other artifacts than its manifests name", where)
     return found, problems
 
 
 def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
-    """Return what a snapshot file without its artifacts says, checked as `receive` does, signature and all.
-
-    It unlocks nothing: its artifacts are elsewhere.
-    """
+    """Return what a snapshot file without artifacts says, checked as `receive` does; it unlocks nothing."""
     with told(where):
         file = decode_file(data)
         if file.packed or len(file.versions) != 1:
@@ -140,21 +127,32 @@ def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
         return _read(version, where, *_signer(version, keyring), _MAX_STRANGERS_BYTES)
 
 
+def packed_bytes(snapshot: Snapshot) -> int:
+    """Return the bytes of a snapshot's artifacts, compressed."""
+    return sum(packed.packed_size for packed in snapshot.contents.values())
+
+
 def without(received: Received, gone: Collection[str]) -> Received:
     """Return `received` as if it had never named the contents `gone`, by their digests."""
-    snapshot = received.snapshot
-    manifests = []
-    for manifest in snapshot.manifests:
-        refs = tuple(ref for ref in manifest.artifacts if ref.digest not in gone)
-        if refs:
-            manifests.append(union(manifest.environment, "", [replace(manifest, artifacts=refs)]))
-    contents = {digest: each for digest, each in snapshot.contents.items() if digest not in gone}
-    return replace(received, snapshot=replace(snapshot, manifests=tuple(manifests), contents=contents))
+
+    def left(manifest: Manifest) -> Manifest:
+        return replace(manifest, artifacts=tuple(ref for ref in manifest.artifacts if ref.digest not in gone))
+
+    return replace(received, snapshot=selected(received.snapshot, left))
+
+
+def selected(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> Snapshot:
+    """Return what `select` returns of each manifest; those without artifacts, and other contents, go."""
+    chosen = [union(manifest.environment, "", [select(manifest)]) for manifest in snapshot.manifests]
+    manifests = tuple(manifest for manifest in chosen if manifest.artifacts)
+    named = {digest for manifest in manifests for digest in manifest.digests}
+    contents = {digest: packed for digest, packed in snapshot.contents.items() if digest in named}
+    return replace(snapshot, manifests=manifests, contents=contents)
 
 
 @contextmanager
 def told(where: str) -> Iterator[None]:
-    """Have what is wrong with a snapshot say where it is."""
+    """Add the place to errors of a snapshot."""
     try:
         yield
     except CorruptEntry as error:
@@ -194,7 +192,7 @@ def _read(
 
 
 def is_own(version: Signed, keyring: Keyring) -> bool:
-    """Tell whether the user has signed a version, whatever else is wrong with it."""
+    """Return whether the user has signed a version, whatever else is wrong with it."""
     try:
         return _signer(version, keyring)[1] is Standing.OWN
     except (TrustError, FormatError):
@@ -202,14 +200,15 @@ def is_own(version: Signed, keyring: Keyring) -> bool:
 
 
 def is_vouched(standing: Standing | None) -> bool:
-    """Tell whether a signer is the user, or trusted."""
+    """Return whether a signer is the user, or trusted."""
     return standing in (Standing.OWN, Standing.TRUSTED)
 
 
 def check(snapshot: Snapshot) -> None:
     """Raise CorruptSnapshot unless what the manifest says is within bounds."""
     if len(snapshot.manifests) > MAX_ENVIRONMENTS or any(
-        max(len(each.artifacts), len(each.graphs)) > MAX_MANIFEST_ARTIFACTS for each in snapshot.manifests
+        max(len(manifest.artifacts), len(manifest.graphs)) > MAX_MANIFEST_ARTIFACTS
+        for manifest in snapshot.manifests
     ):
         raise refused("it names more artifacts than a snapshot may")
     if sum(each.size for each in snapshot.contents.values()) > MAX_CONTENT_BYTES:
@@ -224,24 +223,6 @@ def check_packed(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
     if snapshot.contents.keys() != packed.keys():
         raise refused("it holds other artifacts than its manifest names")
     for digest, expected in snapshot.contents.items():
-        if len(packed[digest]) != expected.packed_size:
-            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
-    for digest, expected in snapshot.contents.items():
-        if sha256(packed[digest]) != expected.packed_digest:
-            raise refused(f"the artifact {digest[:16]} does not have the digest that the manifest says")
-
-
-def _frames(snapshot: Snapshot, packed: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the frames that a version names, by digest of their content, of those of its file.
-
-    CorruptSnapshot where one is not there. Their digests were checked.
-    """
-    found = {}
-    for digest, expected in snapshot.contents.items():
-        frame = packed.get(expected.packed_digest)
-        if frame is None:
-            raise refused(f"the artifact {digest[:16]} is not there, or not what the manifest says")
-        if len(frame) != expected.packed_size:
-            raise refused(f"the artifact {digest[:16]} is not as long as the manifest says")
-        found[digest] = frame
-    return found
+        frame = packed[digest]
+        if (len(frame), sha256(frame)) != (expected.packed_size, expected.packed_digest):
+            raise refused(f"the artifact {digest[:16]} is not what the manifest says")

@@ -9,8 +9,6 @@ from typing import Protocol, runtime_checkable
 
 from nbcache.core.errors import StoreError
 
-__all__ = ["MAX_VALUE_BYTES", "Store", "batches", "check_key", "check_length", "check_prefix", "is_key"]
-
 MAX_VALUE_BYTES = 512 << 20
 """The longest value of a store that others write to; what is longer is not there, and not read.
 
@@ -21,11 +19,7 @@ _KEY = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*", re.ASCII)
 
 
 def check_key(key: str) -> str:
-    """Return `key`, or raise ValueError where it could be mistaken for a path.
-
-    A key is one or more parts joined by `/`, each of the characters `a-z 0-9 _ -`, 512 characters
-    at most.
-    """
+    """Return `key`, parts of `a-z 0-9 _ -` joined by `/`, at most 512 characters; ValueError for others."""
     if not is_key(key):
         raise ValueError(f"not a store key: {key[:80]!r}")
     return key
@@ -62,14 +56,11 @@ def batches(keys: Iterable[str], length: int) -> Iterator[list[str]]:
 
 @runtime_checkable
 class Store(Protocol):
-    """Bytes under keys (`check_key` says which). Safe to call from several threads.
-
-    `None` or absence means that a key is not there; a `StoreError` is a failure.
-    """
+    """Bytes under keys, for several threads. Absence is None; a `StoreError` is a failure."""
 
     @property
     def name(self) -> str:
-        """What to call it in reports; holds no secret."""
+        """Its name in reports, without secrets."""
 
     @property
     def read_only(self) -> bool:

@@ -17,7 +17,6 @@ is read (`format.decode_entry`), so that costs a miss; syncing would cost every 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -26,20 +25,20 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nbcache.core.errors import StoreError, StoreUnavailable
-from nbcache.core.files import write_whole
+from nbcache.core.errors import StoreUnavailable
+from nbcache.core.files import try_lock, write_whole
 from nbcache.core.model import MAX_CONTENT_BYTES
 from nbcache.stores.base import check_key, check_prefix, is_key
 from nbcache.stores.plain_files import (
     files_below,
+    folder_of,
     is_absence,
     is_forbidden,
     is_plain,
     read_plain,
+    remove_abandoned,
     store_error,
 )
-
-__all__ = ["DirectoryStore"]
 
 _VERSION = "v2"
 _TEMPORARY = ".tmp"
@@ -47,8 +46,6 @@ _LOCK = ".lock"
 
 _EVICT_TO = 0.9
 """Evict to this part of the bound, so that the next few puts do not evict again."""
-_ABANDONED_SECONDS = 3600.0
-"""How old a temporary file is when its writer must be dead."""
 _ATTEMPTS = 100
 """How often a put makes its folder again. Three threads that do nothing but put and delete the only
 keys of one folder were seen to remove it under a put ten times in a row."""
@@ -73,59 +70,44 @@ class DirectoryStore:
         self.root = self.path / _VERSION
         """The folder of the values. Names with a dot are no keys, so other files may be there."""
         self.was_emptied = False
-        """Whether values were dropped because others could have put them there."""
+        """True if values were dropped because others could have put them there."""
         self._prepare()
         self.read_only = not os.access(
             self.root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
         )
 
-    def __repr__(self) -> str:
-        return f"DirectoryStore({str(self.path)!r})"
-
     def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None; it then counts as used now."""
-        try:
+        """Return the bytes under `key`, or None; and mark it as used now."""
+        with self._errors("cannot be read"):
             return read_plain(self.root, check_key(key), max_bytes=_MAX_BYTES, used=True)
-        except OSError as error:
-            raise self._unavailable("cannot be read", error) from error
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return those of `keys` that are there, with their bytes."""
         return {key: value for key in keys if (value := self.get(key)) is not None}
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        """Return those of `keys` that are there; that counts as no use of them."""
+        """Return those of `keys` that are there; this marks none as used."""
         return {key for key in keys if self._is_there(check_key(key))}
 
     def put(self, key: str, value: bytes) -> None:
         """Store `value` under `key`, whole or not at all, even if the process is killed."""
         file = self._file(key)
-        self._refuse_if_read_only()
-        try:
+        with self._writing():
             try:
                 self._write(file, value)
             except FileNotFoundError:
                 self._prepare()  # somebody removed the whole store while it was open
                 self._write(file, value)
-        except OSError as error:
-            raise self._write_error(error) from error
 
     def delete(self, key: str) -> None:
         """Remove `key`, and the folders that this leaves empty."""
         file = self._file(key)
-        self._refuse_if_read_only()
-        try:
+        with self._writing():
             self._remove(file)
-        except OSError as error:
-            raise self._write_error(error) from error
 
     def keys(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed."""
-        try:
-            names = list(files_below(self.root, check_prefix(prefix)))
-        except OSError as error:
-            raise self._unavailable("cannot be listed", error) from error
-        return filter(is_key, names)
+        with self._errors("cannot be listed"):
+            return filter(is_key, [*files_below(self.root, check_prefix(prefix))])
 
     def close(self) -> None:
         """Do nothing: no file is held open."""
@@ -139,55 +121,43 @@ class DirectoryStore:
         return present
 
     def size(self, prefix: str = "") -> int:
-        """Return the bytes of all values under `prefix`."""
         return sum(status.st_size for _, status in self._statuses(prefix))
 
     def evict(self, prefix: str, max_bytes: int) -> list[str]:
-        """Bound the values under `prefix`; return the keys that were removed for it.
-
-        Where they exceed `max_bytes`, the least recently used go until nine tenths of it are left.
-        Returns at once, with nothing, while another kernel evicts.
-        """
+        """Evict the least used above `max_bytes`, unless another kernel does; return their keys."""
         if self.read_only:
             return []
-        try:
-            with self._lock() as held:
-                if not held:
-                    return []
-                self._remove_abandoned()
+        # Where somebody has removed the whole store, it is small enough.
+        with self._writing(), contextlib.suppress(FileNotFoundError), self._lock() as is_held:
+            if is_held:
+                with folder_of(self.root, f"{_TEMPORARY}/.") as (folder, _):
+                    remove_abandoned(folder)
                 return self._evict(prefix, max_bytes)
-        except FileNotFoundError:
-            return []  # somebody removed the whole store: it is small enough
-        except OSError as error:
-            raise self._write_error(error) from error
+        return []
 
     def _file(self, key: str) -> Path:
         return self.root / check_key(key)
 
     def _is_there(self, key: str) -> bool:
-        try:
+        with self._errors("cannot be read"):
             return is_plain(self.root, key)
-        except OSError as error:
-            raise self._unavailable("cannot be read", error) from error
 
     def _prepare(self) -> None:
         """Make the folders, or check that those that are there are the user's own."""
-        try:
+        with self._errors("cannot be used"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             was_open = self._is_open(self.path)
-        except OSError as error:
-            raise self._unavailable("cannot be used", error) from error
-        try:
-            if was_open or (os.path.lexists(self.root) and self._is_open(self.root)):
-                self._close_to_others()
-            self._is_open(self.root)
-            (self.root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            if not is_forbidden(error):
-                raise self._unavailable("cannot be used", error) from error
+            try:
+                if was_open or (os.path.lexists(self.root) and self._is_open(self.root)):
+                    self._close_to_others()
+                self._is_open(self.root)
+                (self.root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                if not is_forbidden(error):
+                    raise
 
     def _is_open(self, folder: Path) -> bool:
-        """Tell whether others can write to a folder of ours, which is made where it is not there."""
+        """Return whether others can write to a folder of the store, which is made if it is missing."""
         try:
             status = folder.lstat()
         except FileNotFoundError:
@@ -264,24 +234,10 @@ class DirectoryStore:
         """Yield whether this call, and no other in any process, may evict."""
         descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # flock, not lockf: it holds between threads too, and goes with the process.
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            except OSError:
-                pass  # no locks on this filesystem: two evictions at once remove too much, and nothing worse
-            yield True
+            # Without locks, two evictions at once remove too much, and nothing worse.
+            yield try_lock(descriptor)
         finally:
             os.close(descriptor)
-
-    def _remove_abandoned(self) -> None:
-        oldest = time.time() - _ABANDONED_SECONDS
-        for file in (self.root / _TEMPORARY).iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if file.stat().st_mtime < oldest:
-                    file.unlink()
 
     def _evict(self, prefix: str, max_bytes: int) -> list[str]:
         statuses = dict(self._statuses(prefix))
@@ -301,15 +257,19 @@ class DirectoryStore:
             removed.append(key)
         return removed
 
-    def _refuse_if_read_only(self) -> None:
-        if self.read_only:
-            raise self._write_error(PermissionError())
+    @contextlib.contextmanager
+    def _errors(self, what: str, *, writing: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise store_error(error, what, self.name, str(self.path), writing=writing) from error
 
-    def _write_error(self, error: OSError) -> StoreError:
-        return store_error(error, "cannot be written to", self.name, str(self.path), writing=True)
-
-    def _unavailable(self, what: str, error: OSError) -> StoreError:
-        return store_error(error, what, self.name, str(self.path))
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._errors("cannot be written to", writing=True):
+            if self.read_only:
+                raise PermissionError
+            yield
 
     def _refused(self, folder: Path, reason: str) -> StoreUnavailable:
         return StoreUnavailable(

@@ -23,7 +23,6 @@ import contextlib
 import os
 import secrets
 import stat
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -41,19 +40,21 @@ from nbcache.stores.plain_files import (
     is_absence,
     is_plain,
     read_plain,
+    remove_abandoned,
     store_error,
 )
 
-__all__ = ["FilesystemStore"]
-
 _T = TypeVar("_T")
 
+PLACES = (
+    "give a path, or a URL: redis://, rediss://, redis+cluster://, rediss+cluster://, redis+sentinel://, "
+    "rediss+sentinel://, file://, s3://, gs://, hf://, memory://, or what else fsspec opens"
+)
+"""The forms of a store's URL."""
 _VERSION = "v1"
 _TEMPORARY = ".tmp"
-_ABANDONED_SECONDS = 3600.0
-"""How old a temporary file is when its writer must be dead."""
 _AT_ONCE = 16
-"""How many objects a service is asked for at once."""
+"""Objects that a service is asked for at once."""
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -80,15 +81,11 @@ class FilesystemStore:
         self._lock = ForkSafeLock()
         renew_in_children(self)
 
-    def __repr__(self) -> str:
-        return f"FilesystemStore({self.name!r})"
-
     def renew(self) -> None:
         """Go on in a forked child: most of fsspec's services have a thread, which is not there."""
         self._open = None
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
@@ -101,10 +98,7 @@ class FilesystemStore:
             return self._read_objects(fs, root, wanted)
 
     def _read_objects(self, fs: Any, root: str, keys: list[str]) -> dict[str, bytes]:
-        """Return those of `keys` that are there, as long as all have no more bytes than one value may have.
-
-        Lengths are asked for first. Of what has become longer since, no more is read than one byte.
-        """
+        """Return the objects whose lengths, asked for first, sum up to one value's; no byte more is read."""
         left = MAX_VALUE_BYTES
         lengths: dict[str, int] = {}
         for key, length in self._each(fs, partial(_length, fs, root), keys).items():
@@ -152,7 +146,6 @@ class FilesystemStore:
                 fs.pipe_file(f"{root}/{key}", bytes(value))
 
     def delete(self, key: str) -> None:
-        """Remove `key`; nothing happens where it is not there."""
         check_key(key)
         with self._errors("cannot be written to", writing=True):
             fs, root = self._opened()
@@ -211,7 +204,7 @@ class FilesystemStore:
         ):
             if not self._looked_for_abandoned:
                 self._looked_for_abandoned = True
-                _remove_abandoned(folder)
+                remove_abandoned(folder)
             try:
                 descriptor = os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder)
                 with os.fdopen(descriptor, "wb") as stream:
@@ -254,7 +247,8 @@ def _check(url: str) -> None:
     try:
         fsspec.get_filesystem_class(protocol)
     except ValueError as error:
-        raise ConfigError(f"fsspec knows no scheme {protocol[:40]!r}", where=redacted(url)) from error
+        what = f"no store is known by the scheme {protocol[:40]!r}"
+        raise ConfigError(what, where=redacted(url), next_step=PLACES) from error
     except ImportError as error:
         known = known_implementations.get(protocol, {})
         package = known.get("class", "").partition(".")[0]
@@ -272,7 +266,7 @@ def _is_folder(fs: Any) -> bool:
 
 
 def _length(fs: Any, root: str, key: str) -> int | None:
-    """Return how long an object is; None where there is none, or a service does not tell."""
+    """Return how long an object is; None for a missing object, or an unknown length."""
     try:
         info = fs.info(f"{root}/{key}")
     except Exception as error:
@@ -297,12 +291,3 @@ def _read_files(root: Path, keys: Iterable[str]) -> dict[str, bytes]:
             found[key] = content
             left -= len(content)
     return found
-
-
-def _remove_abandoned(folder: int) -> None:
-    """Remove what writers that died have left in a folder, by its descriptor."""
-    oldest = time.time() - _ABANDONED_SECONDS
-    for name in os.listdir(folder):
-        with contextlib.suppress(OSError):  # its writer was faster, or it is another user's
-            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest:
-                os.unlink(name, dir_fd=folder)

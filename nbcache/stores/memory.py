@@ -7,21 +7,14 @@ from collections.abc import Iterable, Iterator
 from nbcache.core.threads import ForkSafeLock
 from nbcache.stores.base import check_key
 
-__all__ = ["MemoryStore"]
-
 
 class MemoryStore:
-    """A dictionary behind a lock; gone when the process ends."""
-
     read_only = False
 
     def __init__(self, name: str = "memory"):
         self.name = name
         self._values: dict[str, bytes] = {}
         self._lock = ForkSafeLock()
-
-    def __repr__(self) -> str:
-        return f"MemoryStore({self.name!r})"
 
     def get(self, key: str) -> bytes | None:
         with self._lock:

@@ -1,19 +1,25 @@
-"""Opens a store by its URL."""
+"""Opens a store by its URL, and bounds the time of stores without timeouts."""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
-from nbcache.core.errors import ConfigError
+from nbcache.core.errors import ConfigError, StoreUnavailable
 from nbcache.core.settings import Settings
+from nbcache.core.threads import renew_in_children, within
 from nbcache.stores.base import Store
-from nbcache.stores.filesystem import FilesystemStore
+from nbcache.stores.filesystem import PLACES, FilesystemStore
 from nbcache.stores.redis.address import SCHEMES
 from nbcache.stores.redis.leases import RedisLeases
 from nbcache.stores.redis.store import RedisStore
-from nbcache.stores.with_timeout import BoundedStore
 
-__all__ = ["leases_of", "open_shared", "open_store"]
+T = TypeVar("T")
+
+_WRITE_FACTOR = 15
+"""Nobody waits for what is written, nor for listings: they may take so many times as long."""
 
 
 def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
@@ -28,20 +34,13 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
         return RedisStore(text, connect_timeout=connect_timeout, timeout=timeout)
     if "://" not in text:
         if not text:
-            raise _unknown("the URL of a store is empty")
+            raise ConfigError("the URL of a store is empty", next_step=PLACES)
         return FilesystemStore(_folder(text) if isinstance(url, str) else text)
-    import fsspec
-
-    if "::" not in text and text.partition("://")[0] not in fsspec.available_protocols():
-        raise _unknown(f"no store is known by the scheme {text.partition('://')[0][:40]!r}")
     return FilesystemStore(text)
 
 
 def _folder(text: str) -> str:
-    """Return the path of a folder that is there, or is written as one: with one `/`, `.` or `~` first.
-
-    ConfigError else: a host without its scheme would become a folder, password and all.
-    """
+    """Return the path of a folder that exists, or begins with `/`, `.` or `~`; ConfigError for the rest."""
     is_path = text.startswith(("/", ".", "~")) and not text.startswith("//")  # which lacks a scheme
     if not is_path and not os.path.isdir(text):  # others may hang, and are not asked here
         raise ConfigError(
@@ -51,19 +50,8 @@ def _folder(text: str) -> str:
     return os.path.expanduser(text)
 
 
-def _unknown(what: str) -> ConfigError:
-    return ConfigError(
-        what,
-        next_step=f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in SCHEMES)}, file://, s3://,"
-        " gs://, hf://, memory://, or what else fsspec opens",
-    )
-
-
 def open_shared(settings: Settings) -> Store:
-    """Return the store that `settings.shared_url` names, each of its operations bounded in time.
-
-    ConfigError where the URL cannot be used. Nothing is asked of it yet.
-    """
+    """Return the store of `settings.shared_url`, bounded in time and not asked yet; may raise ConfigError."""
     seconds = settings.shared_timeout
     store = open_store(settings.shared_url, connect_timeout=settings.shared_connect_timeout, timeout=seconds)
     return BoundedStore(store, seconds) if isinstance(store, FilesystemStore) else store
@@ -72,3 +60,62 @@ def open_shared(settings: Settings) -> Store:
 def leases_of(store: Store) -> RedisLeases | None:
     """Return the leases of a store on Redis; None for every other store."""
     return RedisLeases(store) if isinstance(store, RedisStore) else None
+
+
+class BoundedStore:
+    """Asks `store` on threads, for `timeout` seconds or for writes 15 times that, unless many hang."""
+
+    def __init__(self, store: Store, timeout: float, *, most_hanging: int = 32) -> None:
+        self.name, self.read_only = store.name, store.read_only
+        self._store = store
+        self._timeout = timeout
+        self._most_hanging = most_hanging
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        self._hanging = threading.Semaphore(self._most_hanging)
+
+    def get(self, key: str) -> bytes | None:
+        return self._within(self._timeout, lambda: self._store.get(key))
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        wanted = list(keys)
+        return self._within(self._timeout, lambda: self._store.get_many(wanted))
+
+    def present(self, keys: Iterable[str]) -> set[str]:
+        wanted = list(keys)
+        return self._within(self._timeout, lambda: self._store.present(wanted))
+
+    def put(self, key: str, value: bytes) -> None:
+        self._within(_WRITE_FACTOR * self._timeout, lambda: self._store.put(key, value))
+
+    def delete(self, key: str) -> None:
+        self._within(_WRITE_FACTOR * self._timeout, lambda: self._store.delete(key))
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        return iter(self._within(_WRITE_FACTOR * self._timeout, lambda: list(self._store.keys(prefix))))
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _within(self, seconds: float, action: Callable[[], T]) -> T:
+        hanging = self._hanging
+
+        def act() -> T:
+            try:
+                return action()
+            finally:
+                hanging.release()
+
+        try:
+            if not hanging.acquire(blocking=False):
+                raise TimeoutError
+            return within(seconds, act, "ask")
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"it did not answer within {seconds:g} s",
+                where=self.name,
+                next_step="check that it can be reached, or allow it more time:"
+                " %nbcache config shared_timeout=5, then %nbcache connect",
+            ) from error

@@ -12,25 +12,16 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 
-__all__ = [
-    "LinkInTheWay",
-    "files_below",
-    "folder_of",
-    "is_absence",
-    "is_forbidden",
-    "is_plain",
-    "read_plain",
-    "store_error",
-]
-
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-_CHUNK_BYTES = 8 << 20
+_ABANDONED_SECONDS = 3600.0
+"""The age of a temporary file at which its writer must be dead."""
 _ABSENT = frozenset({errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG})
 _COLLISION = frozenset({errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -43,10 +34,7 @@ class LinkInTheWay(NotADirectoryError):
 
 @contextlib.contextmanager
 def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield a descriptor of the folder that `key` is in, below `root`, and the name of its file there.
-
-    With `mode` folders that are not there are made. LinkInTheWay where one is a link; `root` itself may be.
-    """
+    """Yield a descriptor of a key's folder, made with `mode`, and the file name; LinkInTheWay for links."""
     *folders, name = key.split("/")
     descriptor = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     try:
@@ -54,7 +42,9 @@ def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tupl
             try:
                 inner = _entered(folder, descriptor, mode)
             except OSError as error:
-                if error.errno in (errno.ENOTDIR, errno.ELOOP) and _is_link(folder, descriptor):
+                if error.errno in (errno.ENOTDIR, errno.ELOOP) and stat.S_ISLNK(
+                    os.stat(folder, dir_fd=descriptor, follow_symlinks=False).st_mode
+                ):
                     path = root.joinpath(*folders[: number + 1])
                     raise LinkInTheWay(errno.ENOTDIR, "a link is in the way", str(path)) from error
                 raise
@@ -85,15 +75,8 @@ def _entered(folder: str, parent: int, mode: int | None) -> int:
     return descriptor
 
 
-def _is_link(name: str, parent: int) -> bool:
-    return stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-
-
 def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> bytes | None:
-    """Return the bytes of the file of `key` below `root`; None where there is none that may be read.
-
-    With `used` it counts as used now.
-    """
+    """Return the bytes of a regular file, and mark it as used now if `used`; None without one."""
     try:
         with folder_of(root, key) as (folder, name):
             descriptor = os.open(name, _FILE, dir_fd=folder)
@@ -106,22 +89,18 @@ def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> b
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
             return None
-        content = bytearray()
-        while len(content) < status.st_size:  # what is appended meanwhile is not of this value
-            piece = os.read(descriptor, min(_CHUNK_BYTES, status.st_size - len(content)))
-            if not piece:
-                break
-            content += piece
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            content = stream.read(status.st_size)  # what is appended meanwhile is not of this value
         if used:
             with contextlib.suppress(OSError):  # a read-only folder keeps the order that it has
                 os.utime(descriptor)
-        return bytes(content)
+        return content
     finally:
         os.close(descriptor)
 
 
 def is_plain(root: Path, key: str) -> bool:
-    """Tell whether `key` has a file below `root` that `read_plain` would read."""
+    """Return whether `key` has a file below `root` that `read_plain` would read."""
     try:
         with folder_of(root, key) as (folder, name):
             return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
@@ -146,6 +125,15 @@ def files_below(root: Path, prefix: str) -> Iterator[str]:
         except OSError as error:
             if not is_absence(error):
                 raise
+
+
+def remove_abandoned(folder: int) -> None:
+    """Remove what writers that died have left in a folder, by its descriptor."""
+    oldest = time.time() - _ABANDONED_SECONDS
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):  # its writer was faster, or it is another user's
+            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest:
+                os.unlink(name, dir_fd=folder)
 
 
 def is_absence(error: BaseException) -> bool:

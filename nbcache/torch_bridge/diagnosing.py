@@ -23,7 +23,6 @@ from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Direction
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import counted, one_line
-from nbcache.explain.actions import break_action
 from nbcache.explain.diagnosis import (
     Agreement,
     Break,
@@ -35,6 +34,7 @@ from nbcache.explain.diagnosis import (
     Timing,
 )
 from nbcache.explain.guards import readable, recompile_action
+from nbcache.explain.why import break_action
 from nbcache.torch_bridge.call_state import State, process_state, seed_all
 from nbcache.torch_bridge.events import break_text, user_line, with_cells, words_of_break
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.model import Outcome
 from nbcache.core.reports import RESUMED
-from nbcache.explain.actions import break_action
+from nbcache.explain.why import break_action
 from nbcache.kernel.events import (
     INTERRUPTED,
     AutogradLookup,

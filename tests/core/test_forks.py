@@ -66,10 +66,11 @@ def store() -> MemoryStore:
         lambda session: session.cache._prefetcher._lock,
         lambda session: session.cache._prefetcher._known._cond,
         lambda session: session._tracker._lock,
+        lambda session: session.prewarm._lock,
         lambda session: session.cache._worker._lock,
         lambda session: session.artifacts.store.store._lock,
     ],
-    ids=["session", "notebook", "prefetcher", "manifest", "tracker", "worker", "store"],
+    ids=["session", "notebook", "prefetcher", "manifest", "tracker", "prewarming", "worker", "store"],
 )
 def test_a_forked_child_compiles_while_a_thread_of_its_parent_holds_a_lock(
     store: MemoryStore, lock: Callable[[Session], threading.Lock]

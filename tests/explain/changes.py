@@ -158,12 +158,10 @@ CHANGES = {
     ),
     "deterministic": after("torch.use_deterministic_algorithms(True)", r"deterministic algorithms: \(False"),
     "precision": after(
-        'torch.set_float32_matmul_precision("high")',
-        f"{PRECISION}: .*none.* before, .*tf32.* now",
+        'torch.set_float32_matmul_precision("high")', f"{PRECISION}: .*none.* before, .*tf32.* now"
     ),
     "medium precision": after(
-        'torch.set_float32_matmul_precision("medium")',
-        f"{PRECISION}: .*none.* before, ",
+        'torch.set_float32_matmul_precision("medium")', f"{PRECISION}: .*none.* before, "
     ),
     "whole graph": changed("OPTIONS = {}", 'OPTIONS = {"fullgraph": True}', None),
     "autocast": changed(
@@ -204,11 +202,7 @@ STEPS = {
     "nesterov": stepped("lr=0.1", "lr=0.1, nesterov=True", rf"{GROUP}\['nesterov'\]: False before, True now"),
     "maximize": stepped("lr=0.1", "lr=0.1, maximize=True", rf"{GROUP}\['maximize'\]: False before, True now"),
     "learning rate as a tensor": stepped("lr=0.1", "lr=torch.tensor(0.1)", rf"{GROUP}\['lr'\]: 0.1 before"),
-    "shape of a parameter": stepped(
-        WEIGHT,
-        WEIGHT.replace("(3)", "(4)"),
-        r"input 0: f32\[3\] before",
-    ),
+    "shape of a parameter": stepped(WEIGHT, WEIGHT.replace("(3)", "(4)"), r"input 0: f32\[3\] before"),
 }
 """The same for an optimizer."""
 

@@ -11,8 +11,8 @@ import pytest
 
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import Difference, Explanation, GraphRecord
-from nbcache.explain.actions import break_action, next_action
 from nbcache.explain.guards import readable, recompile_action
+from nbcache.explain.why import break_action, next_action
 
 KEY_SET = (
     "0/0: tensor 'x' dispatch key set mismatch. expected DispatchKeySet(CPU, BackendSelect, ADInplaceOrView, "
@@ -86,27 +86,18 @@ SPECIAL = (
             "if you have frozen it",
         ),
         ("0/0: tensor 'x' requires_grad mismatch. expected requires_grad=0", "x.detach()"),
-        (
-            f"0/0: expected type of 'x' to be a tensor type, ' but found <class '{PARAMETER}'>",
-            "x.detach()",
-        ),
+        (f"0/0: expected type of 'x' to be a tensor type, ' but found <class '{PARAMETER}'>", "x.detach()"),
         ("0/0: expected type of 'm' to be a tensor type, ' but found <class 'NoneType'>", "and without it"),
         ("0/0: expected type of 'x' to be a tensor type, ' but found <class '__main__.T'>", "the same class"),
         ("0/0: mask is None # return x if mask is None else x * mask # In[3]:1", "and without it"),
         ('0/0: Duplicate tensors found: ["x", "y"]', "x.clone()"),
         ("0/0: x is y # return x * y # In[3]:1 in f", "x.clone()"),
-        (
-            KEY_SET + "DispatchKeySet(CPU, BackendSelect)",
-            "torch.inference_mode()",
-        ),
+        (KEY_SET + "DispatchKeySet(CPU, BackendSelect)", "torch.inference_mode()"),
         (
             KEY_SET + "DispatchKeySet(SparseCPU, BackendSelect, ADInplaceOrView, AutogradCPU)",
             "dense or sparse",
         ),
-        (
-            KEY_SET + "DispatchKeySet(CUDA, BackendSelect, ADInplaceOrView, AutogradCUDA)",
-            "on one device",
-        ),
+        (KEY_SET + "DispatchKeySet(CUDA, BackendSelect, ADInplaceOrView, AutogradCUDA)", "on one device"),
         ("0/0: ___check_obj_id(act.__code__, 140259201495072), type=<class 'code'>", "the same function"),
         (
             "0/0: ___check_obj_id(m, 140258567913232), type=<class '__main__.Mode'>",

@@ -13,7 +13,6 @@ from nbcache.core.errors import FormatError
 from nbcache.core.key import sha256
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import Difference, Explanation, GraphRecord
-from nbcache.explain.actions import NOTHING_TO_DO, next_action
 from nbcache.explain.components import (
     Components,
     Named,
@@ -23,6 +22,7 @@ from nbcache.explain.components import (
     from_text,
     to_text,
 )
+from nbcache.explain.why import NOTHING_TO_DO, next_action
 
 CODE = """<lambda>()
 

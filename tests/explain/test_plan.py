@@ -11,15 +11,7 @@ import pytest
 from nbcache.artifacts.history import Run
 from nbcache.core.errors import FormatError
 from nbcache.core.key import Difference, components
-from nbcache.core.model import (
-    ArtifactRef,
-    Direction,
-    Environment,
-    GraphSummary,
-    Level,
-    Manifest,
-    Outcome,
-)
+from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import Cell
 from nbcache.explain.plan import NotebookCell, Place, Plan, Unfit, Verdict, cells_of, planned
 from nbcache.ui.display.plan import plan_parts, render_plan

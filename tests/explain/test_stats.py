@@ -10,16 +10,7 @@ from nbcache.artifacts.history import run_of
 from nbcache.core.model import ArtifactRef, Direction, GraphSummary, Level, Outcome
 from nbcache.core.reports import Cell, Explanation, GraphRecord
 from nbcache.explain.components import Difference
-from nbcache.explain.stats import (
-    Fate,
-    Refusal,
-    Stats,
-    TypeTally,
-    audited,
-    by_type,
-    lifetime,
-    tally,
-)
+from nbcache.explain.stats import Fate, Refusal, Stats, TypeTally, audited, by_type, lifetime, tally
 from nbcache.ui.display.stats import render_stats
 
 CELL = Cell.of("f(x)", 3)
@@ -193,12 +184,7 @@ def test_one_notebook_is_not_told_twice() -> None:
 def test_as_data_it_says_the_same() -> None:
     data = json.loads(json.dumps(render_stats(the_stats(), "model.ipynb").data))
     assert data["session"]["net_seconds"] == 38.0
-    assert data["session"]["levels"][1] == {
-        "level": "L1",
-        "hits": 2,
-        "seconds": 0.5,
-        "saved_seconds": 36.0,
-    }
+    assert data["session"]["levels"][1] == {"level": "L1", "hits": 2, "seconds": 0.5, "saved_seconds": 36.0}
     assert {each["fate"] for each in data["stored"]} == {"used", "changed", "unreached"}
     assert (data["notebook"]["kernels"], data["store"]["is_cut"]) == (2, True)
 

@@ -110,12 +110,18 @@ def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> 
     assert "differs: constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.0003) now" in said
     assert "next: make it a tensor, where it is only calculated with" in said
     (row,) = json.loads(printed(done, 6))["graphs"]
-    assert row["differences"][0] == {
-        "what": "constant lr",
-        "before": "0.001",
-        "now": "0.0003",
-        "where": "",
-    }
+    assert row["differences"][0] == {"what": "constant lr", "before": "0.001", "now": "0.0003", "where": ""}
     assert (
         row["graph"]["function"] == "loss" and row["nearest"] and row["action"].startswith("make it a tensor")
     )
+
+
+def test_what_was_removed_is_said_to_be_removed(run_cells: RunCells) -> None:
+    define = "@torch.compile\ndef twice(x): return model(x) * 2"
+    call = "with torch.no_grad(): print(twice(x).shape)"
+    cells = [LOAD, SET_UP, define, call, "%nbcache clear", "torch._dynamo.reset()", call]
+
+    done = run_cells(cells)
+
+    assert "first time in this notebook" in shown(done, 3)
+    assert "it was stored, and is not there any more: evicted, or removed" in shown(done, 6)

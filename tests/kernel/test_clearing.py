@@ -82,9 +82,7 @@ def test_earlier_states_of_a_profile_go_as_well(artifacts: ArtifactStore) -> Non
     assert not list(artifacts.store.keys())
 
 
-def test_a_profile_that_two_notebooks_share_stays_in_either_state(
-    artifacts: ArtifactStore,
-) -> None:
+def test_a_profile_that_two_notebooks_share_stays_in_either_state(artifacts: ArtifactStore) -> None:
     for notebook, content in (("/b.ipynb", b"earlier"), ("/a.ipynb", b"later")):
         ref = artifacts.put(HERE.digest, Artifact("pgo", "profile", content))
         artifacts.save_manifest(Manifest(HERE, notebook, (ref,)))

@@ -33,7 +33,7 @@ class Kernel:
     def run(self, source: str, *keys: str, save: bool = True) -> None:
         """Run a cell that compiles the graphs `keys`."""
         self.session.begin_cell(Cell.of(source, 1))
-        self.session.save_cell(save)
+        self.session.saving = save
         for key in keys:
             self.bridge.compile(key)
         self.session.end_cell()

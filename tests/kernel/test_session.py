@@ -222,7 +222,7 @@ def test_two_kernels_of_one_notebook_merge(store: DirectoryStore) -> None:
 def test_a_cell_that_is_not_to_be_saved_records_nothing(store: DirectoryStore) -> None:
     kernel = Kernel(store)
     kernel.session.begin_cell(Cell.of("a", 1))
-    kernel.session.save_cell(False)
+    kernel.session.saving = False
     kernel.bridge.compile("k")
     kernel.session.end_cell()
     assert kernel.session.flush(5)

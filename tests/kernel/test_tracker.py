@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nbcache.core.model import Direction, Level, Outcome
-from nbcache.core.reports import Cell, Difference, Explanation
+from nbcache.core.reports import Cell, Difference, Explanation, GraphRecord
 from nbcache.kernel.events import (
     ArtifactSeen,
     AutogradLookup,
@@ -49,6 +49,16 @@ class Script:
 
     def tell(self, kind: type, **fields: Any) -> None:
         self.tracker.handle(kind(**self._at(), **fields))
+
+    @property
+    def graph(self) -> GraphRecord:
+        """The only graph so far."""
+        (graph,) = self.tracker.records
+        return graph
+
+    def hit(self, key: str = "k", *, backward: bool = False, **fields: Any) -> None:
+        self.tell(LookupStarted, key=key, backward=backward)
+        self.tell(GraphLookup, key=key, backward=backward, hit=True, **fields)
 
     def frame(self, **fields: Any) -> None:
         self.tell(FrameCompiled, **{"function": "f", "location": "In[1]:2", "operators": 3, **fields})
@@ -161,8 +171,7 @@ def test_a_graph_break_before_there_is_anything_to_compile_is_told_with_what_fol
     with script.compile(function="f (resumed)"):
         script.cold_graph("k")
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert graph.graph_break_reason == "print (In[1]:2)"
 
 
@@ -180,8 +189,7 @@ def test_a_graph_that_no_cache_took_tells_an_empty_one_from_another_backend(span
     script.frame()
     script.end("dynamo")
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert (graph.outcome, graph.reason) == (Outcome.BYPASS, reason)
 
 
@@ -204,14 +212,11 @@ def test_a_lazy_backward_is_a_graph_of_the_cell_that_runs_it() -> None:
 @pytest.mark.parametrize("state", ["bypass", "disabled"])
 def test_a_graph_that_no_cache_was_asked_for_says_why(state: str) -> None:
     script = Script()
-    script.begin("dynamo", "backend_compile", "inductor_compile")
-    script.end("inductor_compile", cache_state=state, cache_bypass_reason="because", is_backward=False)
-    script.end("backend_compile")
-    script.frame()
-    script.end("dynamo")
+    with script.compile():
+        script.begin("inductor_compile")
+        script.end("inductor_compile", cache_state=state, cache_bypass_reason="because", is_backward=False)
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert (graph.outcome, graph.reason) == (Outcome(state), "because")
 
 
@@ -220,8 +225,7 @@ def test_a_backend_without_caches_is_a_bypass() -> None:
     with script.compile():
         pass
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert graph.outcome is Outcome.BYPASS
     assert graph.reason == "this backend does not use torch's caches"
 
@@ -238,37 +242,29 @@ def test_a_frame_without_a_graph_leaves_no_record(frame: dict[str, Any]) -> None
 
 def test_a_hit_whose_kernels_were_compiled_again_says_so() -> None:
     script = Script()
-    script.begin("dynamo", "backend_compile", "inductor_compile")
-    script.tell(LookupStarted, key="k", backward=False)
-    script.tell(KernelUsed, compiled=True)
-    script.tell(KernelUsed, compiled=False)
-    script.tell(GraphLookup, key="k", backward=False, hit=True, saved_seconds=90.0)
-    script.end("inductor_compile", cache_state="hit", is_backward=False)
-    script.end("backend_compile")
-    script.frame()
-    script.end("dynamo")
+    with script.compile("inductor_compile"):
+        script.tell(LookupStarted, key="k", backward=False)
+        script.tell(KernelUsed, compiled=True)
+        script.tell(KernelUsed, compiled=False)
+        script.tell(GraphLookup, key="k", backward=False, hit=True, saved_seconds=90.0)
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert (graph.outcome, graph.kernels, graph.kernels_compiled) == (Outcome.HIT, 2, 1)
     assert graph.reason == "1 of 2 kernels compiled again"
 
 
 def test_a_graph_that_is_looked_up_again_in_one_compile_counts_once() -> None:
     script = Script()
-    script.begin("dynamo", "backend_compile", "AOTAutogradCache.inductor_load")
-    script.tell(LookupStarted, key="k", backward=False)
-    script.tell(KernelUsed, compiled=False)
-    script.tell(GraphLookup, key="k", backward=False, hit=False, reason="a kernel is missing")
-    script.end("AOTAutogradCache.inductor_load")
-    script.tell(AutogradLookup, outcome=Outcome.MISS)
-    script.cold_graph("k", kernels=2)
-    script.end("backend_compile")
-    script.frame()
-    script.end("dynamo")
+    with script.compile():
+        script.begin("AOTAutogradCache.inductor_load")
+        script.tell(LookupStarted, key="k", backward=False)
+        script.tell(KernelUsed, compiled=False)
+        script.tell(GraphLookup, key="k", backward=False, hit=False, reason="a kernel is missing")
+        script.end("AOTAutogradCache.inductor_load")
+        script.tell(AutogradLookup, outcome=Outcome.MISS)
+        script.cold_graph("k", kernels=2)
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert (graph.outcome, graph.kernels, graph.kernels_compiled) == (Outcome.MISS, 2, 2)
     assert graph.total_seconds == 16.0
 
@@ -282,8 +278,7 @@ def test_spans_that_an_exception_tore_down_do_not_spoil_the_next_compile() -> No
     with script.compile(function="g"):
         script.cold_graph("k")
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert (graph.function, graph.outcome) == ("g", Outcome.MISS)
 
 
@@ -352,8 +347,7 @@ def test_a_kernel_that_a_worker_got_before_its_code_is_loaded_counts_once() -> N
     script = Script()
     hit_with_kernels(script, "a", "b", "a", "b", hit=False)
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert (graph.kernels, graph.kernels_compiled) == (2, 2)
 
 
@@ -380,8 +374,7 @@ def test_tuning_of_what_was_compiled_is_no_news() -> None:
     hit_with_kernels(script, "a", hit=False)
     script.tell(KernelTuned, name="a")
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert graph.outcome is Outcome.MISS and graph.reason is None
 
 
@@ -393,8 +386,7 @@ def test_tuning_is_told_after_what_else_a_hit_had_to_do() -> None:
     script.end("dynamo")
     script.tell(KernelTuned, name="a")
 
-    (graph,) = script.tracker.records
-
+    graph = script.graph
     assert graph.reason == (
         "traced again: AOTAutograd's entry is not there, has other names, modes or options, or does not fit "
         "these inputs; "
@@ -406,26 +398,25 @@ def test_a_hit_that_another_process_of_the_program_lacks_is_no_hit() -> None:
     script = Script()
     script.begin("dynamo", "backend_compile")
     for key, backward in (("forward", False), ("backward", True)):
-        script.tell(LookupStarted, key=key, backward=backward)
-        script.tell(GraphLookup, key=key, backward=backward, hit=True, saved_seconds=9.0)
+        script.hit(key, backward=backward, saved_seconds=9.0)
     script.tell(AutogradLookup, outcome=Outcome.MISS, key="aot", outvoted=True)
     script.cold_graph("forward")
     script.frame()
     script.end("backend_compile", "dynamo")
 
-    (record,) = script.tracker.records
-    assert (record.outcome, record.key, record.saved_seconds) == (Outcome.MISS, "forward", None)
+    graph = script.graph
+    assert (graph.outcome, graph.key, graph.saved_seconds) == (Outcome.MISS, "forward", None)
 
 
 def test_a_graph_that_is_found_after_a_lost_vote_says_why_it_was_traced_again() -> None:
     script = Script()
     script.begin("dynamo", "backend_compile")
     script.tell(AutogradLookup, outcome=Outcome.MISS, key="aot", outvoted=True)
-    script.tell(LookupStarted, key="forward", backward=False)
-    script.tell(GraphLookup, key="forward", backward=False, hit=True, saved_seconds=9.0)
+    script.hit("forward", saved_seconds=9.0)
     script.frame()
     script.end("backend_compile", "dynamo")
 
-    (record,) = script.tracker.records
-    assert record.outcome is Outcome.HIT
-    assert record.reason == "traced again: another process of this distributed program has no such graph"
+    assert script.graph.outcome is Outcome.HIT
+    assert (
+        script.graph.reason == "traced again: another process of this distributed program has no such graph"
+    )

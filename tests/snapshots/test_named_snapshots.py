@@ -32,11 +32,11 @@ from nbcache.snapshots.build import Taken
 from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.snapshots.named import GRACE_SECONDS, NamedSnapshots, Place, place
 from nbcache.snapshots.sources import destination
+from nbcache.snapshots.verify import Received
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_store
 from nbcache.ui.terminal.parser import main
-from support.doctored import the_version
 from support.front_door import CALL, DEFINE, LOAD, REPORTS, SET_UP, RunCells, graphs, printed
 from support.people import ORIGIN, Person, outcomes, trusts
 from support.redis_servers import HOST, RedisServer, free_port
@@ -71,19 +71,18 @@ def keys_of(store: Store, prefix: str = "") -> set[str]:
     return set(store.keys(prefix))
 
 
-def read_whole(store: Store, person: Person, name: str) -> list[tuple[bytes, str]]:
+def read_whole(store: Store, person: Person, name: str) -> list[Received]:
     """Return the whole versions of a name, which are some; raise the first problem where there is none."""
-    files, problems = NamedSnapshots(store, Keyring(person.keys)).read_all(name)
-    if not files:
+    whole, problems = NamedSnapshots(store, Keyring(person.keys)).read_all(name)
+    if not whole:
         raise problems[0]
-    return files
+    return whole
 
 
 def held_by(store: Store, person: Person, name: str = NAME) -> set[str]:
     """Return the keys of the graphs that a name holds, in all versions that are whole and trusted."""
     held = set()
-    for data, where in read_whole(store, person, name):
-        received = the_version(data, Keyring(person.keys), where=where)
+    for received in read_whole(store, person, name):
         received.unpack_all(Policy.STRICT)
         held |= {ref.key for manifest in received.snapshot.manifests for ref in manifest.artifacts}
     return held
@@ -516,8 +515,8 @@ def test_what_strangers_have_under_a_name_is_fetched_up_to_a_bound(
         take_into(person(f"stranger-{number}"), store, NAME, "same")
     monkeypatch.setattr("nbcache.snapshots.named.MAX_SNAPSHOT_BYTES", 2 * length)
     found, problems = NamedSnapshots(store, Keyring(ada.keys)).read_all(NAME)
-    signers = [the_version(data, Keyring(ada.keys)).standing for data, _ in found]
-    assert sorted(signers) == ["not trusted", "not trusted", "you"]
+    standings = [received.standing for received in found if received.standing]
+    assert sorted(standings) == ["not trusted", "not trusted", "you"]
     assert [type(problem) for problem in problems] == [UntrustedSigner] * 2
 
 
@@ -541,7 +540,7 @@ def test_a_trusted_signers_version_stands_beside_ones_own(url: str, ada: Person,
         assert (written.changed, written.left, written.lost) == (True, 1, 0)
         assert not take_into(ada, store, NAME).changed
         read = read_whole(store, ada, NAME)
-        signers = {the_version(data, Keyring(ada.keys), where=where).signer for data, where in read}
+        signers = {received.signer for received in read}
         assert signers == {Keyring(ada.keys).own(), Keyring(bob.keys).own()}
         assert held_by(store, ada) == {"bobs", "mine"}
 

@@ -13,7 +13,7 @@ import pytest
 
 from nbcache.core.errors import StoreError, StoreFull, StoreUnavailable
 from nbcache.stores.memory import MemoryStore
-from nbcache.stores.with_timeout import BoundedStore
+from nbcache.stores.open import BoundedStore
 from support.front_door import in_child
 from support.live_kernels import HIT, MISS, SECONDS, kernels
 from support.testing import OPERATIONS, FailingStore, StoreContract

@@ -8,17 +8,7 @@
     rediss://…, rediss+cluster://…, rediss+sentinel://…              the same over TLS
 
 User and password are percent-encoded, and are those of the Redis, also where the hosts are Sentinels. Options
-follow in the query:
-
-=====================  =======================================================================================
-`prefix=team`          the beginning of all keys; without it, `nbcache`
-`ttl=604800`           seconds after which what was put is gone; without it, never
-`service=mymaster`     the Sentinels' name of the Redis; without it, `mymaster`
-`sentinel_password=`   that of the Sentinels, where they ask for one
-`ssl_ca_certs=`        file of the certificates that are trusted, with TLS
-`ssl_certfile=`        file of the client's certificate, with TLS, where the server asks for one
-`ssl_keyfile=`         file of the private key of that certificate
-=====================  =======================================================================================
+follow in the query; docs/snapshots.md lists them.
 
 No option turns off the check of a server's certificate: who can answer in its place could serve any code.
 """
@@ -30,8 +20,6 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from nbcache.core.errors import ConfigError
-
-__all__ = ["SCHEMES", "Address"]
 
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 

@@ -18,8 +18,6 @@ from typing import Any
 from nbcache.core.errors import ConfigError
 from nbcache.stores.redis.address import Address
 
-__all__ = ["TooMuchError", "connect", "deadline", "disconnect", "require_redis"]
-
 _READ_BYTES = 256 * 1024
 
 
@@ -78,10 +76,7 @@ def disconnect(client: Any) -> None:
 
 
 def require_redis() -> Any:
-    """Return redis-py; ConfigError where it is not installed.
-
-    It is imported at its first use: it takes a tenth of a second, and most kernels need none.
-    """
+    """Return redis-py, which takes a tenth of a second to import; ConfigError where it is not installed."""
     try:
         import redis
     except ModuleNotFoundError as error:
@@ -91,11 +86,7 @@ def require_redis() -> Any:
 
 @contextlib.contextmanager
 def deadline(seconds: float, most_bytes: float = math.inf) -> Iterator[None]:
-    """Have all that this thread does with clients fail with a timeout once `seconds` have passed.
-
-    With TooMuchError once it has received more than `most_bytes`. Within another one the narrower bounds
-    count.
-    """
+    """Bound the seconds and received bytes of what this thread does with clients; nested bounds narrow."""
     until, allowed = _thread.deadline, _thread.allowed
     _thread.deadline = min(until, time.monotonic() + seconds)
     _thread.allowed = begun = min(allowed, most_bytes)
@@ -168,7 +159,7 @@ class _BoundedSocket:
 
 
 class _Bounded:
-    """What is added to a class of connections: the deadline, and no answer is left for a later command."""
+    """A mixin for connections: the deadline, and no answer is left for a later command."""
 
     def _connect(self) -> _BoundedSocket:
         _thread.left()

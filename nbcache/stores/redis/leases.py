@@ -28,8 +28,6 @@ from nbcache.stores.base import check_key
 from nbcache.stores.redis.client import deadline
 from nbcache.stores.redis.store import RedisStore
 
-__all__ = ["HOLDER_BYTES", "Claim", "Lease", "RedisLeases"]
-
 _T = TypeVar("_T")
 
 HOLDER_BYTES = 16 * 1024
@@ -60,10 +58,7 @@ class Claim:
 
 
 class RedisLeases:
-    """Leases by the connections of a store. Safe to call from several threads; a StoreError is a failure.
-
-    Names are store keys. A lease lasts from when the server was asked.
-    """
+    """Leases, named by store keys, on the connections of a store. Safe to call from several threads."""
 
     def __init__(self, store: RedisStore):
         self._store = store
@@ -71,7 +66,7 @@ class RedisLeases:
     def claim(self, name: str, holder: bytes, seconds: float) -> Claim:
         """Take the lease `name` for `seconds`, or return its holder's statement.
 
-        After a StoreError this kernel may have the lease all the same; it then ends by itself.
+        After a StoreError this kernel may have the lease all the same; it then expires.
         """
         lease = Lease(name, secrets.token_bytes(_NONCE_BYTES) + holder)
 

@@ -30,10 +30,8 @@ from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_
 from nbcache.stores.redis.address import Address
 from nbcache.stores.redis.client import TooMuchError, connect, deadline, disconnect, require_redis
 
-__all__ = ["RedisStore"]
-
 _OVERHEAD_BYTES = 16 << 20
-"""What may come beside a value: keys, lengths, other answers."""
+"""Bytes beside a value: keys, lengths, other answers."""
 _SCAN_COUNT = 1000
 _SCAN_BYTES = 16 << 20
 """The longest answer to one SCAN, which is about a thousandth of that."""
@@ -41,8 +39,9 @@ _LISTING_FACTOR = 15
 """A listing may take so many times as long as another operation."""
 _MOST_NAMES = 1_000_000
 """Names that a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
+_CROWDED = "see who else writes there, or use another prefix"
 _CODE = re.compile(r"[A-Z]{1,20}", re.ASCII)
-"""What an error of Redis begins with. The rest is the server's own text, and may quote a password."""
+"""The beginning of an error of Redis. The rest is the server's own text, and may quote a password."""
 _SAYINGS = (
     "unknown command",
     "cluster support disabled",
@@ -50,16 +49,12 @@ _SAYINGS = (
     "max number of clients reached",
     "Connection closed by server",
 )
-"""What Redis and redis-py say that helps a user, and that holds nothing of anybody's."""
+"""Helpful sayings of Redis and redis-py that quote nobody."""
 _T = TypeVar("_T")
 
 
 class RedisStore:
-    """Values on a Redis server that others use too. Connects when it is first used.
-
-    `nbcache.stores.redis.address` describes `url`; timeouts are in seconds. Raises ConfigError where the URL
-    is wrong or redis-py is not installed.
-    """
+    """Values on a Redis server that others use too; connects when first used. May raise ConfigError."""
 
     read_only = False  # whether a server is a replica shows when it is written to, and changes
 
@@ -75,24 +70,15 @@ class RedisStore:
         require_redis()
         renew_in_children(self)
 
-    def __repr__(self) -> str:
-        return f"RedisStore({self.name!r})"
-
     def renew(self) -> None:
-        """Go on in a forked child, with connections of its own."""
         self._lock = threading.Lock()
         self._open = None
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return those of `keys` that are there, with their bytes.
-
-        One round trip, on a Cluster to all nodes at once. StoreUnavailable where all together have more bytes
-        than one value may have.
-        """
+        """Return the values of `keys` in one round trip; StoreUnavailable where they are too long."""
         return self._of_each("GET", keys, bytes)
 
     def present(self, keys: Iterable[str]) -> set[str]:
@@ -108,14 +94,10 @@ class RedisStore:
             raise self._garbled()
 
     def delete(self, key: str) -> None:
-        """Remove `key`; nothing happens where it is not there."""
         self._ask(("DEL", self._key(key)))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed.
-
-        A round trip for each 1,000 keys of the whole database: Redis has no index of names.
-        """
+        """Yield the keys that begin with `prefix`; a round trip for each 1,000 keys of the whole database."""
         return self._scan(check_prefix(prefix))
 
     def close(self) -> None:
@@ -184,7 +166,7 @@ class RedisStore:
                     break
 
     def _nodes(self) -> list[Any]:
-        """Return a client for each server that has keys of its own."""
+        """Return a client for each server with keys."""
         with self._round_trip() as client:
             if not self.address.cluster:
                 return [client]
@@ -249,63 +231,48 @@ class RedisStore:
                 | kinds.AuthorizationError()
                 | kinds.AuthenticationWrongNumberOfArgsError()
             ):
-                return self._unavailable(
-                    "Redis does not take user and password, or the lack of them",
-                    "check user and password in the URL; they are percent-encoded there",
-                )
+                what = "Redis does not take user and password, or the lack of them"
+                step = "check user and password in the URL; they are percent-encoded there"
             case kinds.NoPermissionError():
-                return self._unavailable(
-                    "the user may not do this on Redis",
-                    f"allow the user the keys {self.address.prefix}:*, and to read, write and list keys, and"
-                    " to run scripts",
-                )
+                what, keys = "the user may not do this on Redis", f"{self.address.prefix}:*"
+                step = f"allow the user the keys {keys}, and to read, write and list keys, and to run scripts"
             case kinds.MovedError() if not self.address.cluster:
-                return self._unavailable("Redis is a node of a Cluster", "write redis+cluster:// in the URL")
+                what, step = "Redis is a node of a Cluster", "write redis+cluster:// in the URL"
             case (
                 kinds.ClusterError()
                 | kinds.RedisClusterException()
                 | kinds.AskError()
                 | kinds.TryAgainError()
             ):
-                return self._unavailable(
-                    "the Cluster cannot serve this now",
-                    "check that all its slots are covered: CLUSTER INFO",
-                )
+                what = "the Cluster cannot serve this now"
+                step = "check that all its slots are covered: CLUSTER INFO"
             case TooMuchError():
-                return self._unavailable(
-                    f"Redis answers with more than {MAX_VALUE_BYTES:,} bytes, which nbcache never writes",
-                    "see who else writes there, or use another prefix",
-                )
+                what = f"Redis answers with more than {MAX_VALUE_BYTES:,} bytes, which nbcache never writes"
+                step = _CROWDED
             case kinds.TimeoutError() | TimeoutError():
-                return self._unavailable(
+                what = (
                     f"Redis did not answer within {self.timeout:g} s, or could not be connected to within"
-                    f" {self._connect_timeout:g} s",
-                    "check that the server runs and is near, or allow it more time",
+                    f" {self._connect_timeout:g} s"
                 )
+                step = "check that the server runs and is near, or allow it more time"
             case MasterNotFoundError():
-                return self._unavailable(
-                    f"no Sentinel names a primary of {self.address.service!r}",
-                    "check that they run, and hosts, ports and service= in the URL",
-                )
+                what = f"no Sentinel names a primary of {self.address.service!r}"
+                step = "check that they run, and hosts, ports and service= in the URL"
             case kinds.ConnectionError() | OSError():
-                return self._unavailable(
-                    f"Redis cannot be reached{_of_system(error) or _said(error)}",
-                    "check that the server runs, and host and port in the URL",
-                )
+                what = f"Redis cannot be reached{_of_system(error) or _said(error)}"
+                step = "check that the server runs, and host and port in the URL"
             case kinds.ResponseError():
-                return self._unavailable(f"Redis refused{_said(error)}", "see the server's log")
-        return self._garbled()
+                what, step = f"Redis refused{_said(error)}", "see the server's log"
+            case _:
+                return self._garbled()
+        return self._unavailable(what, step)
 
     def _garbled(self) -> StoreUnavailable:
-        return self._unavailable(
-            "what answers there does not speak Redis's protocol", "check host and port in the URL"
-        )
+        what = "what answers there does not speak Redis's protocol"
+        return self._unavailable(what, "check host and port in the URL")
 
     def _crowded(self) -> StoreUnavailable:
-        return self._unavailable(
-            "Redis lists more names of keys than are held here",
-            "see who else writes there, or use another prefix",
-        )
+        return self._unavailable("Redis lists more names of keys than are held here", _CROWDED)
 
     def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
         return StoreUnavailable(what, where=self.name, next_step=next_step)
@@ -336,10 +303,7 @@ def _of_system(error: Exception) -> str:
 
 
 def _said(error: Exception) -> str:
-    """Return what may be told of a server's error, after a colon: words that are known, or its code.
-
-    Anybody may answer there, so nothing else of it is shown.
-    """
+    """Return a known saying or the code of a server's error, after a colon: the rest may be anybody's."""
     text = str(error)
     code = getattr(error, "status_code", None) or text.partition(" ")[0]  # redis-py cuts off those it knows
     known = next((saying for saying in _SAYINGS if saying in text), code if _CODE.fullmatch(code) else "")

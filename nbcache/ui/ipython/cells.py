@@ -175,7 +175,7 @@ class Cells:
         except Exception as error:  # torch is not there, or does not take the device
             raise usage_error(str(error).strip().splitlines()[0]) from error
         self._running[-1].chosen = chosen
-        self._session.save_cell(chosen.save)
+        self._session.saving = chosen.save
         if self._line is None:
             return
         if chosen.quiet:

@@ -45,10 +45,7 @@ from nbcache.snapshots.sources import (
     versions,
     write,
 )
-from nbcache.snapshots.sources import (
-    sources as files_at,
-)
-from nbcache.snapshots.verify import Received, receive
+from nbcache.snapshots.verify import Received
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.portable import chosen
 from nbcache.ui.display.snapshots import (
@@ -164,21 +161,20 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     drafts = []
     omitted: dict[str, NbcacheError] = {}
     for place in sources:
-        for data, where in files_at(place, keyring):
-            whole = receive(data, keyring, where=where)
-            problems: list[NbcacheError] = []
-            for received in whole:
-                try:
-                    received.unpack_all(Policy.STRICT)  # the user is going to sign it
-                except NbcacheError as error:
-                    problems.append(error)
-                    continue
-                admitted = [vouched(manifest, judge) for manifest in received.snapshot.manifests]
-                omitted |= {error.what: error for _, errors in admitted for error in errors}
-                drafts.append(of_manifests(received, [manifest for manifest, _ in admitted]))
-            if len(problems) == len(whole):
-                raise problems[0]
-            omitted |= {error.what: error for error in problems}
+        whole, damaged = versions(place, keyring)
+        problems: list[NbcacheError] = []
+        for received in whole:
+            try:
+                received.unpack_all(Policy.STRICT)  # the user is going to sign it
+            except NbcacheError as error:
+                problems.append(error)
+                continue
+            admitted = [vouched(manifest, judge) for manifest in received.snapshot.manifests]
+            omitted |= {error.what: error for _, errors in admitted for error in errors}
+            drafts.append(of_manifests(received, [manifest for manifest, _ in admitted]))
+        if len(problems) == len(whole):
+            raise [*problems, *damaged][0]
+        omitted |= {error.what: error for error in problems}
     names = {draft.snapshot.notebook for draft in drafts}
     draft = merged(drafts, origin(names.pop() if len(names) == 1 else "", settings))
     if not (made := draft.snapshot).contents:
