@@ -175,10 +175,10 @@ def fail(*arguments):
 Registrations._note_kernel = fail
 """,
     "an exception where a hit is judged": """
-from nbcache.torch_bridge.dependencies import hits
+from nbcache.torch_bridge.dependencies import hit_guards
 def fail(*arguments):
     raise ZeroDivisionError("ours")
-hits._fits = hits.sharing = fail
+hit_guards._fits = hit_guards.sharing = fail
 """,
     "another text of the dispatcher": """
 dump = torch._C._dispatch_dump
@@ -369,7 +369,7 @@ def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
 HOLDS = """
 import functools
 from nbcache.core.fingerprints.known_code import Known
-from nbcache.torch_bridge.dependencies.state import identity
+from nbcache.torch_bridge.dependencies.graph_fingerprint import identity
 known = Known([])
 def mine(x): return x
 class Mine:
@@ -480,7 +480,7 @@ def test_what_torch_does_meanwhile_and_what_no_graph_reaches_change_no_key(run_p
 EACH_PLACE = """
 import importlib, sys, types
 import torch
-from nbcache.torch_bridge.dependencies.given import SETTINGS
+from nbcache.torch_bridge.dependencies.user_passes import SETTINGS
 from nbcache.torch_bridge.dependencies.keys import Dependencies
 from nbcache.torch_bridge.dependencies.tables import TABLES, all_tables
 for name in (*TABLES, *SETTINGS):
@@ -617,7 +617,7 @@ def test_of_dynamic_sizes_those_count_that_a_graph_has_and_those_that_guards_lea
 
 DEFAULTS = """
 import torch
-from nbcache.torch_bridge.dependencies.in_force import flags
+from nbcache.torch_bridge.dependencies.global_state import flags
 from nbcache.torch_bridge.dependencies.keys import Dependencies
 assert [*flags(torch)] == []
 torch._C._get_nnpack_enabled = lambda: False  # as if a torch to come began so
@@ -643,9 +643,9 @@ def test_flags_have_the_defaults_that_torch_has_at_its_import(run_python: RunPyt
 NEEDED = """
 import types, torch
 from nbcache.core.fingerprints.known_code import Known
-from nbcache.torch_bridge.dependencies import originals
-originals.requires = lambda name: ["filelock", "Next-Year>=1.0; extra == 'all'"]
-replacements = originals.Replacements(Known([torch.__path__[0]]))
+from nbcache.torch_bridge.dependencies import monkeypatches
+monkeypatches.requires = lambda name: ["filelock", "Next-Year>=1.0; extra == 'all'"]
+replacements = monkeypatches.Replacements(Known([torch.__path__[0]]))
 for module in ("next_year.functions", "mpmath", "a_users"):
     scope = {"__name__": module}
     exec(compile("def f(): ...", "/usr/lib/python3/site-packages/f.py", "exec"), scope)

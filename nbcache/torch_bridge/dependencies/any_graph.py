@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.known_code import Known
 from nbcache.core.log import logger
-from nbcache.torch_bridge.dependencies.given import code_in_settings
-from nbcache.torch_bridge.dependencies.in_force import add_run_into, read_defaults
+from nbcache.torch_bridge.dependencies.global_state import add_run_into, read_defaults
+from nbcache.torch_bridge.dependencies.graph_fingerprint import State, identity
+from nbcache.torch_bridge.dependencies.monkeypatches import ABSENT, Originals, Replacements, may_be_set
 from nbcache.torch_bridge.dependencies.operators import Registrations
-from nbcache.torch_bridge.dependencies.originals import ABSENT, Originals, Replacements, may_be_set
 from nbcache.torch_bridge.dependencies.patterns import Patterns
-from nbcache.torch_bridge.dependencies.state import State, identity
 from nbcache.torch_bridge.dependencies.tables import (
     DEREGISTERED,
     OF_SHARDING,
@@ -31,7 +30,8 @@ from nbcache.torch_bridge.dependencies.tables import (
     subclasses,
     tables_of,
 )
-from nbcache.torch_bridge.dependencies.values import TorchValues
+from nbcache.torch_bridge.dependencies.torch_values import TorchValues
+from nbcache.torch_bridge.dependencies.user_passes import code_in_settings
 
 if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
 from nbcache.torch_bridge.dependencies.any_graph import GIVEN, AnyGraph
-from nbcache.torch_bridge.dependencies.given import compilers
+from nbcache.torch_bridge.dependencies.global_state import add_graphs_autocast, flags, settings_in
+from nbcache.torch_bridge.dependencies.graph_fingerprint import State
 from nbcache.torch_bridge.dependencies.graphs import (
     add_metadata,
     annotations_of,
@@ -27,9 +28,8 @@ from nbcache.torch_bridge.dependencies.graphs import (
     training_of,
     within,
 )
-from nbcache.torch_bridge.dependencies.hits import choose_entries, guard_hits
-from nbcache.torch_bridge.dependencies.in_force import add_graphs_autocast, flags, settings_in
-from nbcache.torch_bridge.dependencies.state import State
+from nbcache.torch_bridge.dependencies.hit_guards import choose_entries, guard_hits
+from nbcache.torch_bridge.dependencies.user_passes import compilers
 from nbcache.torch_bridge.patches import Intended
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbcache.core.errors import UnsupportedTorch
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
 from nbcache.core.fingerprints.known_code import Known, contents
+from nbcache.torch_bridge.dependencies.graph_fingerprint import State
 from nbcache.torch_bridge.dependencies.graphs import parts_of
-from nbcache.torch_bridge.dependencies.state import State
 
 if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches

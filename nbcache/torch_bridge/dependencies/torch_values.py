@@ -9,8 +9,8 @@ from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import Known
+from nbcache.torch_bridge.dependencies.global_state import add_autocast
 from nbcache.torch_bridge.dependencies.graphs import methods_of, operators_of
-from nbcache.torch_bridge.dependencies.in_force import add_autocast
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
 from nbcache.torch_bridge.dependencies.patterns import Patterns
 from nbcache.torch_bridge.dependencies.tables import all_tables
