@@ -368,9 +368,9 @@ def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
 
 HOLDS = """
 import functools
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.torch_bridge.dependencies.graph_fingerprint import identity
-known = Known([])
+known = KnownPackages([])
 def mine(x): return x
 class Mine:
     def __call__(self, x): return x
@@ -642,10 +642,10 @@ def test_flags_have_the_defaults_that_torch_has_at_its_import(run_python: RunPyt
 
 NEEDED = """
 import types, torch
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.torch_bridge.dependencies import monkeypatches
 monkeypatches.requires = lambda name: ["filelock", "Next-Year>=1.0; extra == 'all'"]
-replacements = monkeypatches.Replacements(Known([torch.__path__[0]]))
+replacements = monkeypatches.Replacements(KnownPackages([torch.__path__[0]]))
 for module in ("next_year.functions", "mpmath", "a_users"):
     scope = {"__name__": module}
     exec(compile("def f(): ...", "/usr/lib/python3/site-packages/f.py", "exec"), scope)

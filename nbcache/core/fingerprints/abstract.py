@@ -1,4 +1,4 @@
-"""Which classes count as subclasses of an abstract one, for all that they do not inherit from it."""
+"""Classes that `isinstance` accepts for an abstract class without inheritance."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from abc import ABC, ABCMeta
 from collections.abc import Iterator
 from typing import Protocol
 
-__all__ = ["deciding", "registered"]
+__all__ = ["classes_with_subclasshook", "registered_classes"]
 
 
-def deciding(abstract: type) -> Iterator[type]:
-    """Return the classes below an abstract one that have code of their own for what counts as an instance.
+def classes_with_subclasshook(abstract: type) -> Iterator[type]:
+    """Yield the subclasses of an abstract class that decide by their own code what their instances are.
 
-    Of `ABC` and `Protocol` there are none: classes inherit from them, and nobody asks for their instances.
+    `ABC` and `Protocol` yield nothing: no code checks for their instances.
     """
     if abstract is ABC or abstract is Protocol:
         return
-    below: type
-    for below in type.__subclasses__(abstract):
-        if "__subclasshook__" in vars(below) or type(below) is not type(abstract):
-            yield below
-        yield from deciding(below)
+    subclass: type
+    for subclass in type.__subclasses__(abstract):
+        if "__subclasshook__" in vars(subclass) or type(subclass) is not type(abstract):
+            yield subclass
+        yield from classes_with_subclasshook(subclass)
 
 
-def registered(cls: type) -> Iterator[type]:
-    """Return the classes that were registered for an abstract class, or for any that counts as one of it."""
+def registered_classes(cls: type) -> Iterator[type]:
+    """Yield the classes that are registered for an abstract class or for its virtual subclasses."""
     for reference in _get_dump(cls)[0]:
-        if (found := reference()) is not None:
-            yield found
-            if issubclass(type(found), ABCMeta):
-                yield from registered(found)
-    below: type
-    for below in type.__subclasses__(cls):
-        if issubclass(type(below), ABCMeta):
-            yield from registered(below)
+        if (registered := reference()) is not None:
+            yield registered
+            if issubclass(type(registered), ABCMeta):
+                yield from registered_classes(registered)
+    subclass: type
+    for subclass in type.__subclasses__(cls):
+        if issubclass(type(subclass), ABCMeta):
+            yield from registered_classes(subclass)

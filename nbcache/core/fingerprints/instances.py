@@ -1,4 +1,4 @@
-"""What an instance holds: found without running code of its class."""
+"""Attributes of instances, read without running code of their classes."""
 
 from __future__ import annotations
 
@@ -7,30 +7,37 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-__all__ = ["attributes_of", "has_dictionary", "has_python", "held", "native_class", "protocol_attributes"]
+__all__ = [
+    "dict_attributes",
+    "has_dictionary",
+    "instance_attributes",
+    "is_python_class",
+    "native_class",
+    "protocol_attributes",
+]
 
 _HEAP = 1 << 9
-"""Of `__flags__`: a class that was made while the process ran, as all that are written in Python."""
+"""Flag in `__flags__`: a heap type, such as every class that is written in Python."""
 
 protocol_attributes: Callable[[type], Iterable[str]] = getattr(typing, "_get_protocol_attrs", vars)
-"""Returns the names that instances of a protocol have, of methods and of annotations."""
+"""Returns the names of a protocol's methods and annotated attributes."""
 
 
-def held(kind: type, value: Any) -> dict[str, Any]:
-    """Return the attributes that an instance itself holds, in its dictionary and in slots."""
-    state: dict[str, Any] = {}
+def instance_attributes(kind: type, value: Any) -> dict[str, Any]:
+    """Return the attributes in an instance's `__dict__` and in its slots."""
+    slots: dict[str, Any] = {}
     for base in kind.__mro__:
         for name, slot in vars(base).items() if "__slots__" in vars(base) else ():
             if isinstance(slot, types.MemberDescriptorType):
                 try:
-                    state[name] = slot.__get__(value)
+                    slots[name] = slot.__get__(value)
                 except AttributeError:
                     pass
-    return {**state, **attributes_of(value)}
+    return {**slots, **dict_attributes(value)}
 
 
 def has_dictionary(value: Any) -> bool:
-    """Tell whether an instance holds attributes in a dictionary."""
+    """Return whether an instance has a `__dict__`."""
     read: Any = native_class(type(value)).__getattribute__
     try:
         return isinstance(read(value, "__dict__"), dict)
@@ -38,15 +45,15 @@ def has_dictionary(value: Any) -> bool:
         return False
 
 
-def attributes_of(value: Any) -> Mapping[str, Any]:
-    """Return the attributes that an instance has in its dictionary, itself; none where it has none."""
+def dict_attributes(value: Any) -> Mapping[str, Any]:
+    """Return an instance's `__dict__`, or an empty one where it has none."""
     read: Any = native_class(type(value)).__getattribute__
-    found: dict[str, Any] = read(value, "__dict__") if has_dictionary(value) else {}
-    return found
+    attributes: dict[str, Any] = read(value, "__dict__") if has_dictionary(value) else {}
+    return attributes
 
 
 def native_class(kind: type) -> type:
-    """Return the class written in C that an instance of `kind` has its content from; `object` has none."""
+    """Return the base class in C that stores the content of instances of `kind`; `object` stores none."""
     for base in kind.__mro__:
         new = vars(base).get("__new__")
         if isinstance(new, types.BuiltinFunctionType) and new.__self__ is base:
@@ -56,7 +63,9 @@ def native_class(kind: type) -> type:
     return object
 
 
-def has_python(cls: type) -> bool:
-    """Tell whether a class is written in Python, and not in C."""
+def is_python_class(cls: type) -> bool:
+    """Return whether a class is written in Python rather than C."""
     members = vars(cls)
-    return "__slots__" in members or any(isinstance(each, types.FunctionType) for each in members.values())
+    return "__slots__" in members or any(
+        isinstance(member, types.FunctionType) for member in members.values()
+    )

@@ -1,4 +1,4 @@
-"""The instructions of code, and which of them load names."""
+"""Instructions of code objects, and the opcodes that load names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 FORMATS = frozenset({"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"})
-"""What makes a text of a value, in a text."""
+"""Instructions that format a value in an f-string."""
 LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 LOADS_CELL = frozenset({"LOAD_CLASSDEREF", "LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF"})
 LOADS = LOADS_GLOBAL | LOADS_CELL | {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"}
@@ -29,12 +29,12 @@ LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 REBINDS = frozenset({"DELETE_GLOBAL", "STORE_GLOBAL"})
 _PAIR = re.compile(r"(?:LOAD|STORE)_FAST(?:_BORROW)?")
 _NEITHER = -1
-"""In place of an opcode, of a step that names no constant and no attribute."""
+"""Opcode of a step that refers to no constant and no attribute."""
 STORES = frozenset({"STORE_DEREF", "STORE_FAST", "STORE_GLOBAL", "STORE_NAME"})
 
 
 class Step(NamedTuple):
-    """One instruction; `value` is what its number stands for."""
+    """One instruction; `value` is its resolved argument."""
 
     operation: str
     number: int | None
@@ -44,18 +44,20 @@ class Step(NamedTuple):
 
 @functools.lru_cache(maxsize=2048)
 def steps_of(code: types.CodeType) -> tuple[Step, ...]:
-    """Return the instructions of `code`; one of 3.13's that stands for two is two."""
+    """Return the instructions of `code`; a fused instruction of Python 3.13 is returned as its two parts."""
     steps = []
-    for each in dis.get_instructions(code):
-        if each.opname == "EXTENDED_ARG":
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "EXTENDED_ARG":
             continue
-        value = each.argval
-        if each.opcode in dis.hasconst and each.arg is not None:
-            value = code.co_consts[each.arg]  # which 3.11 does not tell of the names of keywords
-        parts = _PAIR.findall(each.opname) if isinstance(each.argval, tuple) else []
-        if len(parts) == 2 and isinstance(each.arg, int):
-            numbers = (each.arg >> 4, each.arg & 15)
-            steps += [Step(*step, _NEITHER) for step in zip(parts, numbers, each.argval, strict=True)]
+        value = instruction.argval
+        if instruction.opcode in dis.hasconst and instruction.arg is not None:
+            value = code.co_consts[
+                instruction.arg
+            ]  # Python 3.11 leaves `argval` empty for the names of keywords
+        parts = _PAIR.findall(instruction.opname) if isinstance(instruction.argval, tuple) else []
+        if len(parts) == 2 and isinstance(instruction.arg, int):
+            numbers = (instruction.arg >> 4, instruction.arg & 15)
+            steps += [Step(*step, _NEITHER) for step in zip(parts, numbers, instruction.argval, strict=True)]
         else:
-            steps.append(Step(each.opname, each.arg, value, each.opcode))
+            steps.append(Step(instruction.opname, instruction.arg, value, instruction.opcode))
     return tuple(steps)

@@ -1,7 +1,7 @@
-"""Which parts of the standard library do nothing but compute, from what they are given.
+"""Parts of the standard library whose results depend on their arguments alone.
 
-Others read files, clocks, settings of the process and the like, which no value tells. What is not named here
-is taken for one of them.
+Other parts read files, clocks or process settings, which no cache key covers. A part that is not listed here
+is treated as one of those.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-__all__ = ["TOGETHER", "computes"]
+__all__ = ["STATEFUL_ATTRIBUTES", "is_pure"]
 
 
 def _words(*texts: str) -> frozenset[str]:
     return frozenset(word for text in texts for word in text.split())
 
 
-_MODULES = _words(
+_PURE_MODULES = _words(
     "abc array base64 binascii bisect builtins cmath codecs collections contextlib copy copyreg dataclasses",
     "datetime enum fractions functools graphlib hashlib heapq html itertools json keyword math numbers",
     "opcode operator pprint random re reprlib sre statistics string struct textwrap types typing warnings",
     "weakref zlib",
 )
-"""Modules that compute, without the underscore of those that are written in C."""
-_NAMES: Mapping[str, frozenset[str]] = {
+"""Modules of pure functions; a leading underscore of a C module is left out."""
+_PURE_NAMES: Mapping[str, frozenset[str]] = {
     "argparse": _words("Namespace"),
     "inspect": _words("isbuiltin isclass iscoroutinefunction isfunction isgeneratorfunction ismethod"),
     "io": _words("BytesIO StringIO TextIOBase"),
@@ -35,8 +35,8 @@ _NAMES: Mapping[str, frozenset[str]] = {
     "thread": _words("LockType RLock _local allocate_lock get_ident lock"),
     "threading": _words("Lock RLock _RLock get_ident local"),
 }
-"""Of other modules, what computes, or holds others off."""
-TOGETHER: Mapping[str, frozenset[str]] = {
+"""Pure functions and classes of other modules, and locks."""
+STATEFUL_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "dataclasses.fields": _words("type"),
     "datetime.date": _words("today"),
     "datetime.datetime": _words("now today utcnow"),
@@ -49,18 +49,15 @@ TOGETHER: Mapping[str, frozenset[str]] = {
         "resolve rglob samefile stat walk",
     ),
 }
-"""What computes unless code reads one of these attributes of it."""
+"""Function or class → attributes that read outside state. Without them, the function or class is pure."""
 
 
-def computes(module: str, name: str) -> bool:
-    """Tell whether what a module of the standard library calls `name` does nothing but compute.
-
-    What is not of the standard library does, as far as it is known here.
-    """
+def is_pure(module: str, name: str) -> bool:
+    """Return whether `name` of a module depends on its arguments alone; True outside the standard library."""
     package = module.partition(".")[0]
     if package not in sys.stdlib_module_names:
         return True
     package = package.lstrip("_")
     if package == "posixpath":
         package = "ntpath"
-    return package in _MODULES or name.partition(".")[0] in _NAMES.get(package, frozenset())
+    return package in _PURE_MODULES or name.partition(".")[0] in _PURE_NAMES.get(package, frozenset())

@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Unknown
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.global_state import add_run_into, read_defaults
 from nbcache.torch_bridge.dependencies.graph_fingerprint import State, identity
@@ -68,11 +68,11 @@ class AnyGraph:
         self._torch = torch
         self._late = late
         extensions = sys.modules["typing_extensions"]  # which torch needs, and wraps functions with
-        self._known = Known([folder, beside, ours, *triton, str(extensions.__file__)])
+        self._known = KnownPackages([folder, beside, ours, *triton, str(extensions.__file__)])
         self._registrations = Registrations(torch, self._known, late=late, on_fault=self.fail)
         self._patterns = Patterns(self._known)
         self._values = TorchValues(torch, self._known, self._registrations, self._patterns)
-        self._originals = Originals(self._known.made)
+        self._originals = Originals(self._known.is_library_code)
         self._replacements = Replacements(self._known)
         self._ours = os.path.join(ours, "")
         self._read: list[Any] = [torch.Tensor, *namespaces(torch)]
@@ -115,7 +115,12 @@ class AnyGraph:
     def follow_attributes(self, torch: ModuleType, context: Context, patches: Patches) -> None:
         """Note what torch's classes and modules hold whose attributes code may read."""
         modules = {torch.nn.Module, *subclasses(torch.nn.Module)}
-        for owner in (*self._read, self._behind, torch.autograd.Function, *filter(self._known.has, modules)):
+        for owner in (
+            *self._read,
+            self._behind,
+            torch.autograd.Function,
+            *filter(self._known.defines, modules),
+        ):
             self._originals.note(owner, late=self._late)
 
     def follow_devices(self, common: ModuleType, context: Context, patches: Patches) -> None:
@@ -123,7 +128,7 @@ class AnyGraph:
 
         def register(original: Any, device: str, *args: Any, **kwargs: Any) -> Any:
             result = original(device, *args, **kwargs)
-            if self._known.has_called(sys._getframe(), (self._ours, os.path.abspath(common.__file__ or ""))):
+            if self._known.is_caller(sys._getframe(), (self._ours, os.path.abspath(common.__file__ or ""))):
                 for _, table in tables_of(common):
                     self._originals.note_entry(table, device)
             return result
@@ -239,7 +244,7 @@ class AnyGraph:
             if of_operators is not self._is_others_operator(key):
                 continue
             state.note(name)
-            with state.within(f"an entry of torch's {name}"):
+            with state.describing(f"an entry of torch's {name}"):
                 self._add_operator(state, key)
                 if value is not key:
                     state.add_code(value)
@@ -253,7 +258,7 @@ class AnyGraph:
         late = table in OF_SHARDING and getattr(key, "namespace", "") == "prims"  # of inductor's own
         if value is not key and not late and type(key).__module__ != getattr(value, "__module__", None):
             return False
-        return self._known.made(type(key)) and self._known.made(value)
+        return self._known.is_library_code(type(key)) and self._known.is_library_code(value)
 
     def _note_given(self, given: Any) -> None:
         """Note which decompositions inductor gives; some depend on settings that torch's keys hold."""
@@ -324,7 +329,7 @@ class AnyGraph:
         """Return what others have set in a class or module, and code that was added may read."""
         torch, names = self._torch, state.reads.attributes
         if isinstance(owner, (torch._ops._Ops, torch._ops._OpNamespace)):
-            for name in [*vars(owner)] if state.reads.any else names & {*vars(owner)}:
+            for name in [*vars(owner)] if state.reads.any_attribute else names & {*vars(owner)}:
                 value = vars(owner)[name]
                 if isinstance(value, ModuleType) or not self._registrations.made(value):
                     yield name, value
@@ -333,7 +338,7 @@ class AnyGraph:
         if isinstance(owner, ModuleType) and is_read:
             for name in names & {*vars(owner)}:
                 value = vars(owner)[name]
-                others = callable(value) and not self._known.made(value)
+                others = callable(value) and not self._known.is_library_code(value)
                 if others or isinstance(value, ModuleType) or may_be_set(owner, name, value):
                     yield name, value
             for name in names & {*vars(owner).get("_config", ())}:  # torch keeps settings apart
@@ -341,13 +346,17 @@ class AnyGraph:
         if self._originals.is_noted(owner):
             for name, value, replaced in self._originals.changes(owner):
                 unread = name in UNREACHED or not (replaced or is_special(name))
-                if state.reads.any or name in names or not (unread or self._of_package(owner, name, value)):
+                if (
+                    state.reads.any_attribute
+                    or name in names
+                    or not (unread or self._of_package(owner, name, value))
+                ):
                     yield name, value
-        elif isinstance(owner, type) and self._known.has(owner):
+        elif isinstance(owner, type) and self._known.defines(owner):
             for name, value in vars(owner).items():
                 code = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
                 if isinstance(code, FunctionType):
-                    if not self._known.writes(owner, code):
+                    if not self._known.is_library_method(owner, code):
                         yield name, value
                 elif is_read and name in names and may_be_set(owner, name, value):
                     yield name, value

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.torch_bridge.environment import release
 
 __all__ = ["add_autocast", "add_graphs_autocast", "add_run_into", "flags", "read_defaults", "settings_in"]
@@ -158,7 +158,7 @@ def settings_in(details: Any) -> str:
     return str([getattr(details, name, None) for name in _SETTINGS])
 
 
-def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes: bool) -> None:
+def add_run_into(torch: ModuleType, state: Fingerprint, known: KnownPackages, *, passes: bool) -> None:
     """Add what the code that was added may run into: random numbers, hooks, and registries of torch's.
 
     `passes` says that some of it is given graphs: there tensors are real, and elsewhere they are traced,
@@ -172,12 +172,12 @@ def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes:
         state.note("random numbers", *_generators(torch))
     for place, registry in _registries(names):
         for key in sorted(registry, key=str):
-            if not known.made(registry[key]):
+            if not known.is_library_code(registry[key]):
                 state.note(place)
                 state.add((key, registry[key]), f"an entry of {place}")
     if names & {"copy", "deepcopy", "dumps"}:
         for kind, reduce in sorted(copyreg.dispatch_table.items(), key=lambda each: each[0].__qualname__):
-            if known.is_users(reduce.__module__):
+            if known.is_user_module(reduce.__module__):
                 state.add((kind, reduce), "how it is copied")
     if names & {"warn", "warn_explicit"}:
         for action, message, category, module, line in warnings.filters:

@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorT
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Rule, Unknown
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.core.installed import is_installed, package_of, version_of
 
 __all__ = ["State", "identity"]
@@ -29,7 +29,7 @@ _PLAIN = (BuiltinFunctionType, CodeType, bool, bytes, complex, float, int, str, 
 class State(Fingerprint):
     """A fingerprint that knows whose code it covers."""
 
-    def __init__(self, known: Known, rules: Sequence[Rule], unfollowed: dict[int, Any]) -> None:
+    def __init__(self, known: KnownPackages, rules: Sequence[Rule], unfollowed: dict[int, Any]) -> None:
         """`unfollowed` holds, by id, the code of packages that could not be followed before."""
         super().__init__(known, rules, _IDS)
         self._unfollowed = unfollowed
@@ -70,7 +70,7 @@ class State(Fingerprint):
         return True
 
 
-def identity(known: Known, value: Any) -> str:
+def identity(known: KnownPackages, value: Any) -> str:
     """Return module, name and version of a function or class that an installed package defines.
 
     It is empty for code of the user, and for code that was made at run time and holds other values.
@@ -78,7 +78,7 @@ def identity(known: Known, value: Any) -> str:
     if not isinstance(value, (FunctionType, type)):
         return ""
     names = []
-    for code in known.foreign(value):
+    for code in known.user_code_in(value):
         if isinstance(code, FunctionType):
             file = code.__code__.co_filename
         else:
@@ -91,7 +91,7 @@ def identity(known: Known, value: Any) -> str:
     return " ".join(names)
 
 
-def _is_whole(packages: Known, code: Any, file: str) -> bool:
+def _is_whole(packages: KnownPackages, code: Any, file: str) -> bool:
     """Return whether a function or class of the package that `file` belongs to reaches no code of the user.
 
     A decorator of a package returns a function of the package that holds one of the user's. A package's
@@ -104,7 +104,7 @@ def _is_whole(packages: Known, code: Any, file: str) -> bool:
     return not _reaches_users(packages, code, package_of(file))
 
 
-def _reaches_users(packages: Known, value: Any, package: str) -> bool:
+def _reaches_users(packages: KnownPackages, value: Any, package: str) -> bool:
     """Return whether a package's function or class reaches code of the user.
 
     Functions, classes and objects of the package are followed, and collections; the first ones alone, where
@@ -189,7 +189,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _is_users(packages: Known, value: Any) -> bool:
+def _is_users(packages: KnownPackages, value: Any) -> bool:
     """Return whether this is a function, method or class that is not installed."""
     value = value.__func__ if isinstance(value, (MethodType, staticmethod, classmethod)) else value
     if isinstance(value, FunctionType):

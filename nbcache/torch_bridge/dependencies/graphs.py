@@ -139,7 +139,7 @@ def add_metadata(torch: ModuleType, state: Fingerprint, graph: Any, *, passes: b
     """
     names = state.reads.attributes
     if passes or names & _TELL_METADATA:
-        whole = "meta" in names and (state.reads.texts or not names.isdisjoint(("items", "values")))
+        whole = "meta" in names and (state.reads.formats_values or not names.isdisjoint(("items", "values")))
         for name, text in _metadata_of(torch, graph, names, whole=whole):
             state.note(name, text)
 

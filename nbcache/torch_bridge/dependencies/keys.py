@@ -138,7 +138,7 @@ class Dependencies(AnyGraph):
             if not self._registrations.made(operator):
                 self._add_operator(state, operator)
         for held in modules_of(self._torch, graph):
-            if not (self._known.made(held) and self._known.made(type(held))):
+            if not (self._known.is_library_code(held) and self._known.is_library_code(type(held))):
                 state.add(held, "what a module that the graph calls is made of")
         for context in checkpointing_of(self._torch, graph):
             state.add(context, "what selective checkpointing keeps")
@@ -172,7 +172,7 @@ class Dependencies(AnyGraph):
         kinds: dict[type, None] = {}
         for value, context in within(torch, [*example_inputs, *constants_of(torch, graph)]):
             kinds[type(value)] = None
-            if self._known.made(type(value)):
+            if self._known.is_library_code(type(value)):
                 kinds |= dict.fromkeys(map(type, parts_of(context)))
             else:
                 state.add(context, f"what {type(value).__qualname__} keeps beside its tensors")
@@ -185,7 +185,7 @@ class Dependencies(AnyGraph):
 
     def _add_kind(self, state: State, kind: type) -> None:
         """Add a class that is not torch's, or what others have put into one that is."""
-        if not self._known.made(kind):
+        if not self._known.is_library_code(kind):
             state.add(kind, f"the class {kind.__qualname__}")
             return
         for owner in kind.__mro__:

@@ -17,7 +17,7 @@ from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.torch_bridge.dependencies.tables import SCRATCH
 
 __all__ = ["ABSENT", "Change", "Originals", "Replacements", "may_be_set"]
@@ -164,7 +164,7 @@ class Originals:
 class Replacements:
     """Finds what others have put into the modules of torch's compiler, and into their classes."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownPackages) -> None:
         """`known` tells what is torch's."""
         self._known = known
         self._looked_at: set[str] = set()
@@ -225,7 +225,7 @@ class Replacements:
             held = (value.func, *value.args, *value.keywords.values())
             return any(self._is_others(owner, each) for each in held)
         if issubclass(kind, type):
-            return self._known.is_users(value.__module__)  # torch imports some of others'
+            return self._known.is_user_module(value.__module__)  # torch imports some of others'
         return callable(value) and self._is_strange(kind)
 
     def _is_others_function(self, owner: Any, function: FunctionType) -> bool:
@@ -235,7 +235,7 @@ class Replacements:
             around = None if in_class else getattr(function, "__wrapped__", None)
             if not isinstance(around, FunctionType) or self._known.has_file(around.__code__.co_filename):
                 return False
-        elif in_class and (self._known.writes(owner, function) or self._is_torchs_text(function)):
+        elif in_class and (self._known.is_library_method(owner, function) or self._is_torchs_text(function)):
             return False
         return (function.__module__ or "").partition(".")[0] not in _requirements()
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbcache.core.errors import UnsupportedTorch
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
-from nbcache.core.fingerprints.known_code import Known, contents
+from nbcache.core.fingerprints.known_code import KnownPackages, cell_contents
 from nbcache.torch_bridge.dependencies.graph_fingerprint import State
 from nbcache.torch_bridge.dependencies.graphs import parts_of
 
@@ -71,7 +71,7 @@ class Registrations:
     """Notes what is registered for operators, and adds it to fingerprints."""
 
     def __init__(
-        self, torch: ModuleType, known: Known, *, late: bool, on_fault: Callable[[Exception], object]
+        self, torch: ModuleType, known: KnownPackages, *, late: bool, on_fault: Callable[[Exception], object]
     ) -> None:
         """`late` says that torch was imported before: what was registered until now was not seen.
 
@@ -162,7 +162,9 @@ class Registrations:
         name = what.partition(" ")[0]
         if name != "fallback" and not self.is_torchs(name):
             return
-        if not (self._known.made(function) and self._known.has_called(sys._getframe(), self._through)):
+        if not (
+            self._known.is_library_code(function) and self._known.is_caller(sys._getframe(), self._through)
+        ):
             self._replaced.append((what, function, weakref.ref(owner)))
 
     def _forget(self, library: Any) -> None:
@@ -223,7 +225,7 @@ class Registrations:
             return
         runs = called or self._torch.Tag.pointwise in operator.tags
         state.note(operator._schema, *sorted(map(str, operator.tags)), runs)
-        with state.within(f"`{name}`"), self._added(state, name):
+        with state.describing(f"`{name}`"), self._added(state, name):
             definition = self._torch._library.custom_ops.OPDEFS.get(name)
             if definition is not None:
                 state.add(_held(definition, _KERNELS if runs else ()))
@@ -288,9 +290,11 @@ class Registrations:
         if isinstance(target, self._torch._ops.OpOverloadPacket):
             return all(self.made(getattr(target, name)) for name in target.overloads())
         if isinstance(target, FunctionType) and target.__closure__:  # Dynamo puts constants there
-            held = (type(part) for part in parts_of(contents(target)))
-            return self._known.made(target) and all(map(self._known.made, held))
-        return self._known.made(target) and (callable(target) or self._known.made(type(target)))
+            held = (type(part) for part in parts_of(cell_contents(target)))
+            return self._known.is_library_code(target) and all(map(self._known.is_library_code, held))
+        return self._known.is_library_code(target) and (
+            callable(target) or self._known.is_library_code(type(target))
+        )
 
     @cached_property
     def _definition_of_add(self) -> re.Match[str] | None:
@@ -310,7 +314,7 @@ class Registrations:
             if file.removeprefix(self._folder) not in _ANYWHERE:
                 return True
             definition = self._torch._library.custom_ops.OPDEFS.get(name)
-            return None if definition is None else self._known.made(definition._init_fn)
+            return None if definition is None else self._known.is_library_code(definition._init_fn)
         root = build["file"].partition("build/aten/")[0]
         return file.startswith(root) if os.path.isabs(root) else name.startswith("aten::")
 

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 
 if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
@@ -22,7 +22,7 @@ _MATCHER = "torch._inductor.pattern_matcher"
 class Patterns:
     """Remembers which patterns others have registered, and adds them to fingerprints."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownPackages) -> None:
         """`known` tells what is torch's."""
         self._known = known
         self._entries: list[tuple[Any, Any, bool]] = []
@@ -44,7 +44,7 @@ class Patterns:
             given = dict(zip(("target", "prepend"), args, strict=False)) | kwargs
             if given.get("target") is None or isinstance(pass_dicts, (list, tuple)):
                 pass  # it calls itself, for each of them
-            elif not (self._is_torchs(entry) and self._known.has_called(sys._getframe(), files)):
+            elif not (self._is_torchs(entry) and self._known.is_caller(sys._getframe(), files)):
                 self._entries.append((entry, pass_dicts, bool(given.get("prepend"))))
             return original(entry, pass_dicts, *args, **kwargs)
 
@@ -82,7 +82,7 @@ class Patterns:
         return self._places.setdefault(id(owner), "")
 
     def _is_torchs(self, entry: Any) -> bool:
-        return all(self._known.made(value) for value in vars(entry).values() if callable(value))
+        return all(self._known.is_library_code(value) for value in vars(entry).values() if callable(value))
 
 
 def _passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.torch_bridge.dependencies.global_state import add_autocast
 from nbcache.torch_bridge.dependencies.graphs import methods_of, operators_of
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
@@ -33,7 +33,7 @@ class TorchValues:
     """The rule by which fingerprints take values of torch's types."""
 
     def __init__(
-        self, torch: ModuleType, known: Known, registrations: Registrations, patterns: Patterns
+        self, torch: ModuleType, known: KnownPackages, registrations: Registrations, patterns: Patterns
     ) -> None:
         self._torch = torch
         self._known = known
@@ -68,7 +68,7 @@ class TorchValues:
             state.add(value.kernel and value.kernel.func)
         elif issubclass(kind, torch._ops.HigherOrderOperator):
             state.note("higher-order operator", value.name())
-            if not self._known.made(kind):
+            if not self._known.is_library_code(kind):
                 state.add(kind)
                 add_python(state, value)
         elif issubclass(kind, torch.fx.GraphModule):
@@ -81,7 +81,7 @@ class TorchValues:
             state.note("library", value.ns)
         elif issubclass(kind, (torch.TypedStorage, torch.UntypedStorage)):
             raise state.unknown("a tensor's storage")
-        elif kind.__module__.startswith("triton.runtime") and self._known.has(kind):
+        elif kind.__module__.startswith("triton.runtime") and self._known.defines(kind):
             state.note("kernel", getattr(value, "configs", None), getattr(value, "keys", None))
             state.add([value.fn, *(getattr(value, name, None) for name in _OF_KERNELS)])
         else:
@@ -98,7 +98,7 @@ class TorchValues:
             and not module.startswith(_OF_DEVICES)
             and (not module.startswith("torch.distributed") or module in _OF_PROCESSES)
             and _GETTER.fullmatch(value.__name__) is not None
-            and self._known.made(value)
+            and self._known.is_library_code(value)
         )
 
     def _add_getter(self, state: Fingerprint, getter: Any) -> None:
@@ -120,7 +120,7 @@ class TorchValues:
     def _add_taking_apart(self, state: Fingerprint, cls: type) -> None:
         """Add how torch's pytree takes instances of a class apart, where others have told it how."""
         nodes = self._torch.utils._pytree.SUPPORTED_NODES
-        if cls in nodes and not self._known.has(cls):
+        if cls in nodes and not self._known.defines(cls):
             node = nodes[cls]
             state.add((node.flatten_fn, node.unflatten_fn), "how a pytree takes it apart")
 
@@ -130,9 +130,9 @@ class TorchValues:
         state.note("graph", module.code)
         state.add([*operators_of(torch, module)], "a graph")
         for name in sorted(methods_of(torch, module)):
-            state.reads.name(name)
+            state.reads.add_attribute(name)
         for each in kind.__mro__[1:]:  # the first is made for this instance
-            if not self._known.has(each):
+            if not self._known.defines(each):
                 state.add(each)
         state.add({name: held for name, held in vars(module).items() if name not in _OF_GRAPHS}, "its module")
 

@@ -9,7 +9,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from nbcache.core.fingerprints.known_code import contents
+from nbcache.core.fingerprints.known_code import cell_contents
 from nbcache.torch_bridge import frames
 
 __all__ = ["SETTINGS", "code_in_settings", "compilers"]
@@ -118,5 +118,5 @@ def _file_of(code: Any) -> str | None:
     for name in ("compiler_fn", "func", "__func__"):
         code = inspect.unwrap(getattr(code, name, code))
         if isinstance(code, FunctionType) and code.__name__ == "_wrapped_bw_compiler":  # Dynamo's
-            code = inspect.unwrap(contents(code)[0])
+            code = inspect.unwrap(cell_contents(code)[0])
     return code.__code__.co_filename if isinstance(code, FunctionType) else None

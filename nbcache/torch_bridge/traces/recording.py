@@ -246,7 +246,7 @@ def _harmless(seen: Seen, sources: Sources, values: Sequence[Any]) -> Iterator[A
 
 
 def _refuse_bases(sources: Sources, values: Sequence[Any]) -> None:
-    """Raise Untold of code that may ask for instances of what classes only inherit from: see `deciding`."""
+    """Raise Untold of code that may ask for instances of what classes only inherit from."""
     for (kind, *_), value in zip(sources.rows, values, strict=True):
         if kind != "TypeMROSource" and (value is ABC or value is Protocol):
             raise Untold(f"it reads {value.__name__} by a name")
