@@ -178,7 +178,7 @@ Registrations._note_kernel = fail
 from nbcache.torch_bridge.dependencies import hit_guards
 def fail(*arguments):
     raise ZeroDivisionError("ours")
-hit_guards._fits = hit_guards.sharing = fail
+hit_guards._fits = hit_guards.inputs_sharing_memory = fail
 """,
     "another text of the dispatcher": """
 dump = torch._C._dispatch_dump
@@ -369,7 +369,7 @@ def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
 HOLDS = """
 import functools
 from nbcache.core.fingerprints.known_code import KnownPackages
-from nbcache.torch_bridge.dependencies.graph_fingerprint import identity
+from nbcache.torch_bridge.dependencies.graph_fingerprint import package_identity
 known = KnownPackages([])
 def mine(x): return x
 class Mine:
@@ -380,9 +380,9 @@ class Proxy:
     __class__ = property(lambda self: 1 / 0)
 table = decorates.TABLE
 for value in (decorates.dispatch, decorates.outer, decorates.Table):
-    assert identity(known, value).startswith(f"decorates.{value.__name__} "), value
+    assert package_identity(known, value).startswith(f"decorates.{value.__name__} "), value
 def check(value):
-    print(identity(known, value) == "", end=" ")
+    print(package_identity(known, value) == "", end=" ")
 for registered in ({"f": mine}, {mine: 1}, {"f": [functools.partial(mine)]}, {"f": (Mine(),)},
                    {"f": Mode()}, {"f": Proxy()}):
     decorates.REGISTRY.update(registered)
@@ -649,7 +649,7 @@ replacements = monkeypatches.Replacements(KnownPackages([torch.__path__[0]]))
 for module in ("next_year.functions", "mpmath", "a_users"):
     scope = {"__name__": module}
     exec(compile("def f(): ...", "/usr/lib/python3/site-packages/f.py", "exec"), scope)
-    print(module, replacements._is_others_function(torch.fx, scope["f"]))
+    print(module, replacements._is_third_party_function(torch.fx, scope["f"]))
 """
 
 

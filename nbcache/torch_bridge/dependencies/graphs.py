@@ -1,4 +1,4 @@
-"""What a graph holds: operators, arguments, values, and which of its inputs share memory."""
+"""Contents of a graph: operators, arguments, values, symbols, and inputs that share memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ __all__ = [
     "constants_of",
     "fixes_numbers",
     "frozen_of",
+    "inputs_sharing_memory",
     "intermediates_of",
     "is_leaf",
     "memory_of",
@@ -26,34 +27,33 @@ __all__ = [
     "operators_of",
     "parts_of",
     "shapes",
-    "sharing",
     "training_of",
-    "within",
+    "unusual_values",
 ]
 
 _METADATA = (
     *("custom", "fwd_nn_module_stack", "fwd_source_fn_stack", "nn_module_stack", "original_aten"),
     *("partitioner_tag", "recompute", "source_fn_stack", "torch_fn"),
 )
-"""Names of what torch, exporters and annotations put into the metadata of nodes."""
-_TELL_METADATA = frozenset({"meta", "stack_trace"})
-"""Attributes of nodes by which code reads their metadata."""
+"""Metadata of nodes that torch, exporters and annotations set."""
+_METADATA_READERS = frozenset({"meta", "stack_trace"})
+"""Attributes of nodes through which code reads their metadata."""
 _CALL = "call_id"
-"""The annotation by which torch counts calls of regions in a process."""
-_VALUES = frozenset({"example_value", "grapharg", "tensor_meta", "val"})
-"""Names of what follows from the graph and its inputs."""
-_OF_PROCESS = re.compile(
+"""The annotation in which torch numbers calls of regions."""
+_DERIVED_METADATA = frozenset({"example_value", "grapharg", "tensor_meta", "val"})
+"""Metadata that follows from the graph and its inputs."""
+_PROCESS_SPECIFIC = re.compile(
     r" at 0x[0-9a-f]+|\b\d{9,}\b"
     r"|/ipykernel_\d+/\d+\.py|/nbcache/cell-[0-9a-f]+\.py|<ipython-input-\d+-[0-9a-f]+>"
 )
-"""Addresses, ids, and the names of files that cells are given, by all of their text."""
+"""Addresses, ids and file names of cells, which differ between processes."""
 _ARITHMETIC = frozenset(
     {
         *("add", "add_", "div", "div_", "eq", "ge", "gt", "iadd", "imul", "isub", "itruediv", "le", "lt"),
         *("mul", "mul_", "ne", "pow", "sub", "sub_", "truediv"),
     }
 )
-"""Names of operators, functions and methods for which torch makes a tensor of a number."""
+"""Operators, functions and methods for which torch converts a number to a tensor."""
 _PLAIN = (bool, complex, float, int, str, type(None))
 
 
@@ -65,13 +65,13 @@ def _graphs(torch: ModuleType, graph: Any) -> Iterator[Any]:
 
 
 def operators_of(torch: ModuleType, graph: Any) -> Collection[Any]:
-    """Return what the graph calls, and each argument that is neither a node's value nor plain."""
+    """Return the functions that the graph calls, and its arguments other than nodes and plain values."""
     plain = (torch.fx.Node, torch.dtype, torch.device, torch.layout, torch.memory_format, *_PLAIN)
-    found: dict[int, Any] = {}
+    operators: dict[int, Any] = {}
     for module in _graphs(torch, graph):
         for node in module.graph.nodes:
             if node.op == "call_function":
-                found[id(node.target)] = node.target
+                operators[id(node.target)] = node.target
             stack = [node.args, node.kwargs]
             while stack:
                 value = stack.pop()
@@ -82,8 +82,8 @@ def operators_of(torch: ModuleType, graph: Any) -> Collection[Any]:
                 elif isinstance(value, dict):
                     stack += value.values()
                 else:
-                    found[id(value)] = value
-    return found.values()
+                    operators[id(value)] = value
+    return operators.values()
 
 
 def methods_of(torch: ModuleType, graph: Any) -> Collection[str]:
@@ -93,15 +93,15 @@ def methods_of(torch: ModuleType, graph: Any) -> Collection[str]:
 
 
 def names_of(operators: Iterable[Any]) -> Collection[str]:
-    """Return the names of functions and operators, without those of overloads."""
+    """Return the names of functions and operators, without names of overloads."""
     names = (getattr(operator, "__name__", None) for operator in operators)
     return {name.partition(".")[0] for name in names if isinstance(name, str)}
 
 
 def modules_of(torch: ModuleType, graph: Any) -> Iterator[Any]:
-    """Return the classes of the modules that the graph calls, as one of a backend's may, and what they hold.
+    """Yield the classes and the attributes of the modules that the graph calls; a backend's graph may do so.
 
-    Tensors are left out: torch's keys have them.
+    Tensors are left out, as torch's keys cover them.
     """
     for module in _graphs(torch, graph):
         for node in module.graph.nodes:
@@ -111,94 +111,99 @@ def modules_of(torch: ModuleType, graph: Any) -> Iterator[Any]:
                     continue
                 yield type(part)
                 for value in vars(part).values():
-                    for each in value.values() if isinstance(value, dict) else (value,):
-                        if not isinstance(each, (torch.nn.Module, torch.Tensor)):
-                            yield each
+                    for item in value.values() if isinstance(value, dict) else (value,):
+                        if not isinstance(item, (torch.nn.Module, torch.Tensor)):
+                            yield item
 
 
 def _metadata_of(
-    torch: ModuleType, graph: Any, named: Collection[str], *, whole: bool
+    torch: ModuleType, graph: Any, extra_names: Collection[str], *, all_names: bool
 ) -> Iterator[tuple[str, str]]:
-    """Return what nodes hold that no key tells, with its name: what code usually reads, or has `named`.
+    """Yield name and text of the nodes' metadata that no key covers.
 
-    With `whole`, all of it.
+    Only `_METADATA` and `extra_names` are included, or all metadata if `all_names`.
     """
-    told = {*_METADATA, *named}
+    read_names = {*_METADATA, *extra_names}
     for module in _graphs(torch, graph):
         for node in module.graph.nodes:
-            names = node.meta.keys() - _VALUES
-            for name in sorted(names if whole else names & told, key=str):
+            names = node.meta.keys() - _DERIVED_METADATA
+            for name in sorted(names if all_names else names & read_names, key=str):
                 text = repr(node.meta[name])
-                yield name, text if name == "custom" else _OF_PROCESS.sub("", text)
+                yield name, text if name == "custom" else _PROCESS_SPECIFIC.sub("", text)
 
 
 def add_metadata(torch: ModuleType, state: Fingerprint, graph: Any, *, passes: bool) -> None:
-    """Add what nodes of the graph hold beside their operators, where code that was added may read it.
+    """Add the metadata of nodes that added code may read.
 
-    `passes` says that some of it is given graphs: then functions of torch's may read it on its behalf.
+    `passes` says that some of the code gets graphs: torch's functions may read metadata on its behalf.
     """
     names = state.reads.attributes
-    if passes or names & _TELL_METADATA:
-        whole = "meta" in names and (state.reads.formats_values or not names.isdisjoint(("items", "values")))
-        for name, text in _metadata_of(torch, graph, names, whole=whole):
+    if passes or names & _METADATA_READERS:
+        reads_all = "meta" in names and (
+            state.reads.formats_values or not names.isdisjoint(("items", "values"))
+        )
+        for name, text in _metadata_of(torch, graph, names, all_names=reads_all):
             state.note(name, text)
 
 
 def annotations_of(torch: ModuleType, graph: Any) -> Iterator[tuple[int, Any]]:
-    """Return what `torch.fx.traceback.annotate` has said of nodes; torch itself reads some of it.
+    """Yield the annotations by `torch.fx.traceback.annotate`, each with the index of its first node.
 
-    It comes with the number of the first node that it is said of; the next one ends it.
+    An annotation ends where the next one begins. torch itself reads some of them.
     """
-    before: dict[str, Any] = {}
+    previous: dict[str, Any] = {}
     nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
     for number, node in enumerate(nodes):
-        said = {name: value for name, value in (node.meta.get("custom") or {}).items() if name != _CALL}
-        if said.keys() != before.keys() or not all(_is_as(said[name], before[name]) for name in said):
-            yield number, said
-        before = said
+        annotation = {name: value for name, value in (node.meta.get("custom") or {}).items() if name != _CALL}
+        if annotation.keys() != previous.keys() or not all(
+            _is_equal(annotation[name], previous[name]) for name in annotation
+        ):
+            yield number, annotation
+        previous = annotation
 
 
-def _is_as(value: Any, other: Any) -> bool:
+def _is_equal(value: Any, other: Any) -> bool:
     plain = type(value) is type(other) and isinstance(value, _PLAIN)
     return value is other or (plain and value == other)
 
 
 def checkpointing_of(torch: ModuleType, graph: Any) -> list[Any]:
-    """Return the functions that say what selective checkpointing keeps, in order."""
-    held = (module.meta.get("_checkpoint_context_fn") for module in _graphs(torch, graph))
-    return [each for each in held if each is not None]
+    """Return the functions that choose what selective checkpointing saves, in order."""
+    functions = (module.meta.get("_checkpoint_context_fn") for module in _graphs(torch, graph))
+    return [function for function in functions if function is not None]
 
 
 def shapes(torch: ModuleType, graph: Any, inputs: Sequence[Any]) -> Iterator[tuple[str, list[str]]]:
-    """Return ranges, guards and asserts of the symbols in a graph's inputs and values; nothing without any.
+    """Yield ranges, guards and asserts of the symbols in a graph's inputs and values, if there are any.
 
-    A hit brings the guards that were made when it was compiled: they must be those of this trace. Guards and
-    replacements lead from symbol to symbol. Other symbols of the trace differ between kernels that trace, or
-    adopt, different functions before. Where a value is of an unknown kind, all symbols count.
+    A hit restores the guards of the compile, so they must equal the guards of this trace. Symbols that
+    share a guard, an assert or a replacement with the graph's symbols are included. Other symbols are left
+    out: they depend on the functions that a kernel traced or adopted before. If a value is of an unknown
+    type, all symbols are included.
     """
     context = torch._guards.TracingContext.try_get()
-    known = getattr(getattr(context, "fake_mode", None), "shape_env", None)
-    if known is None or not known.var_to_range:
+    shape_env = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+    if shape_env is None or not shape_env.var_to_range:
         return
-    guards = [guard.expr for guard in known.guards]
-    asserts = [check.expr for checks in known.deferred_runtime_asserts.values() for check in checks]
+    guards = [guard.expr for guard in shape_env.guards]
+    asserts = [check.expr for checks in shape_env.deferred_runtime_asserts.values() for check in checks]
     own = _symbols_of(torch, graph, inputs)
     if own is None:
-        symbols = sorted(known.var_to_range, key=str)
+        symbols = sorted(shape_env.var_to_range, key=str)
     else:
         links = [expression.free_symbols for expression in (*guards, *asserts)]
-        links += [{symbol, *value.free_symbols} for symbol, value in known.replacements.items()]
+        links += [{symbol, *value.free_symbols} for symbol, value in shape_env.replacements.items()]
         symbols = _closure(own, links)
     if symbols:
-        named = {symbol: _new_symbol(symbol, number) for number, symbol in enumerate(symbols)}
-        ranges = known.var_to_range
-        yield "ranges", [f"{name} {ranges[symbol]}" for symbol, name in named.items() if symbol in ranges]
-        yield "guards", _texts(guards, named)
-        yield "asserts", _texts(asserts, named)
+        renamed = {symbol: _new_symbol(symbol, number) for number, symbol in enumerate(symbols)}
+        ranges = shape_env.var_to_range
+        yield "ranges", [f"{name} {ranges[symbol]}" for symbol, name in renamed.items() if symbol in ranges]
+        yield "guards", _texts(guards, renamed)
+        yield "asserts", _texts(asserts, renamed)
 
 
 def _closure(symbols: Iterable[Any], links: Sequence[Collection[Any]]) -> list[Any]:
-    """Return these symbols in order, and then all that links lead to."""
+    """Return these symbols in order, followed by all symbols that links connect to them."""
     connected = dict.fromkeys(symbols)
     while True:
         more = {symbol for link in links if not connected.keys().isdisjoint(link) for symbol in link}
@@ -208,21 +213,21 @@ def _closure(symbols: Iterable[Any], links: Sequence[Collection[Any]]) -> list[A
 
 
 def _new_symbol(symbol: Any, number: int) -> Any:
-    """Return a symbol of the same kind and assumptions that is named for its place."""
+    """Return a symbol of the same kind and assumptions that is named by its position."""
     kind = str(symbol).rstrip("0123456789")
     return type(symbol)(f"{kind}_{number}", **symbol.assumptions0)
 
 
-def _texts(expressions: Iterable[Any], named: Mapping[Any, Any]) -> list[str]:
-    """Return those expressions that have one of these symbols, by their new names."""
+def _texts(expressions: Iterable[Any], renamed: Mapping[Any, Any]) -> list[str]:
+    """Return the expressions that contain one of these symbols, with the new names."""
     relevant = (
-        expression for expression in expressions if not named.keys().isdisjoint(expression.free_symbols)
+        expression for expression in expressions if not renamed.keys().isdisjoint(expression.free_symbols)
     )
-    return sorted(str(expression.xreplace(named)) for expression in relevant)
+    return sorted(str(expression.xreplace(renamed)) for expression in relevant)
 
 
 def _symbols_of(torch: ModuleType, graph: Any, inputs: Sequence[Any]) -> list[Any] | None:
-    """Return the symbols in the inputs and values of a graph, in order; None where a value is not known."""
+    """Return the symbols in a graph's inputs and values, in order; None if a value is of an unknown type."""
     values = [*inputs]
     for module in _graphs(torch, graph):
         for node in module.graph.nodes:
@@ -251,20 +256,22 @@ def _symbols_of(torch: ModuleType, graph: Any, inputs: Sequence[Any]) -> list[An
 
 
 def fixes_numbers(torch: ModuleType, graph: Any) -> bool:
-    """Tell whether torch may compile in a float that varies.
+    """Return whether torch may compile a varying float into the graph as a constant.
 
-    torch makes tensors of the floats that arithmetic on tensors needs. It fixes all others after it has made
-    its key, and guards them: a hit would return those of another call, and have no guard.
+    torch converts the floats in tensor arithmetic to tensors. It specializes all other floats, with a guard,
+    after it computes its key: a hit would use the float of another call and have no guard.
     """
     sizes = (torch.SymBool, torch.SymInt)
     symbolic = (torch.SymFloat, *sizes)
     for module in _graphs(torch, graph):
         for node in module.graph.nodes:
-            values = [each.meta.get("example_value") for each in node.all_input_nodes]
+            values = [input_node.meta.get("example_value") for input_node in node.all_input_nodes]
             if not any(isinstance(value, symbolic) and _has_floats(torch, value) for value in values):
                 continue
-            named = [each for each in torch.utils._pytree.tree_leaves(node.kwargs) if hasattr(each, "meta")]
-            if any(isinstance(each.meta.get("example_value"), torch.SymFloat) for each in named):
+            keywords = [
+                leaf for leaf in torch.utils._pytree.tree_leaves(node.kwargs) if hasattr(leaf, "meta")
+            ]
+            if any(isinstance(leaf.meta.get("example_value"), torch.SymFloat) for leaf in keywords):
                 return True
             if isinstance(node.meta.get("example_value"), symbolic):
                 continue  # arithmetic of numbers
@@ -276,14 +283,14 @@ def fixes_numbers(torch: ModuleType, graph: Any) -> bool:
 
 def _has_floats(torch: ModuleType, value: Any) -> bool:
     kinds = torch.utils._sympy.symbol
-    return any(kinds.symbol_is_type(each, kinds.SymT.FLOAT) for each in value.node.expr.free_symbols)
+    return any(kinds.symbol_is_type(symbol, kinds.SymT.FLOAT) for symbol in value.node.expr.free_symbols)
 
 
 def training_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[int]]]:
-    """Return what a forward or backward graph of training is compiled for, and torch's keys leave out.
+    """Yield a training graph's donated inputs and user-visible outputs, which torch's keys leave out.
 
-    A backward writes to what the forward saved, unless the user sees it or it shares memory with what the
-    user sees; and the strides of what the user sees are those of eager.
+    A backward overwrites the tensors that the forward saved, unless they are, or share memory with, outputs
+    that the user sees. Outputs that the user sees have the strides of eager mode.
     """
     context = torch._guards.TracingContext.try_get()
     donated = getattr(getattr(context, "fw_metadata", None), "bw_donated_idxs", None)
@@ -291,28 +298,28 @@ def training_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[int]]
         yield "donated inputs", sorted(donated)
     for module in _graphs(torch, graph):
         for node in module.graph.find_nodes(op="output"):
-            seen = node.meta.get("user_visible_output_idxs")
+            visible = node.meta.get("user_visible_output_idxs")
             values = torch.utils._pytree.tree_leaves(node.args)
-            every = [number for number, value in enumerate(values) if isinstance(value, torch.fx.Node)]
-            if seen is not None and seen != every:
-                yield "outputs that the user sees", sorted(seen)
+            all_outputs = [number for number, value in enumerate(values) if isinstance(value, torch.fx.Node)]
+            if visible is not None and visible != all_outputs:
+                yield "outputs that the user sees", sorted(visible)
 
 
 def constants_of(torch: ModuleType, graph: Any) -> list[Any]:
     """Return the tensors that a graph holds."""
-    held = ((vars(each), each._buffers, each._parameters) for each in _graphs(torch, graph))
-    values = (value for parts in held for part in parts for value in part.values())
+    attributes = ((vars(module), module._buffers, module._parameters) for module in _graphs(torch, graph))
+    values = (value for parts in attributes for part in parts for value in part.values())
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """Return a value and what it consists of, where it is a collection or a dataclass."""
-    stack, seen = [value], {}
+    """Yield a value and, if it is a collection or a dataclass, its parts at any depth."""
+    stack, visited = [value], {}
     while stack:
         value = stack.pop()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen[id(value)] = value
+        visited[id(value)] = value
         yield value
         if isinstance(value, dict):
             stack += value.values()
@@ -323,28 +330,28 @@ def parts_of(value: Any) -> Iterator[Any]:
 
 
 def frozen_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Return what is compiled in of parameters that are frozen, of which torch's key has the geometry.
+    """Yield the properties of frozen parameters that are compiled in and that torch's keys leave out.
 
-    Those are numbers, and which parameters are one.
+    These are the values of scalars, and which parameters share memory. torch's keys cover the geometry.
     """
-    held = [each for each in constants_of(torch, graph) if getattr(each, "_is_frozen_param", False)]
-    if held:
+    frozen = [tensor for tensor in constants_of(torch, graph) if getattr(tensor, "_is_frozen_param", False)]
+    if frozen:
         with torch.utils._mode_utils.no_dispatch():
-            yield "frozen numbers", [each.item() if each.shape == () else None for each in held]
-            places = [(each.untyped_storage().data_ptr(), *_geometry(each)) for each in held]
-        yield "frozen as one", [places.index(place) for place in places]
+            yield "frozen numbers", [tensor.item() if tensor.shape == () else None for tensor in frozen]
+            storages = [(tensor.untyped_storage().data_ptr(), *_geometry(tensor)) for tensor in frozen]
+        yield "frozen as one", [storages.index(storage) for storage in storages]
 
 
 def intermediates_of(torch: ModuleType, graph: Any) -> list[Any]:
-    """Return what the nodes of a graph have in their metadata as examples of their values."""
+    """Return the example values in the metadata of a graph's nodes."""
     nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
     return [node.meta["example_value"] for node in nodes if "example_value" in node.meta]
 
 
-def within(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Return those values that are no plain tensors, with the tensors that subclasses hold.
+def unusual_values(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the values that are no plain tensors, at any depth of lists and tensor subclasses.
 
-    With each of them comes what it keeps beside its tensors, as `__tensor_flatten__` tells; or None.
+    Each comes with the context that its `__tensor_flatten__` returns, or None.
     """
     stack = list(values)
     plain = (torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter)
@@ -363,40 +370,43 @@ def within(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]
 
 
 def _geometry(tensor: Any) -> tuple[str, ...]:
-    """Return where in its memory a tensor lies."""
-    place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
-    return (str(tensor.dtype), *map(str, place))
+    """Return dtype, shape, strides, offset and storage size of a tensor."""
+    geometry = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
+    return (str(tensor.dtype), *map(str, geometry))
 
 
 def is_leaf(tensor: Any) -> bool:
-    """Tell whether a tensor is a leaf, as AOTAutograd sees it."""
+    """Return whether AOTAutograd treats a tensor as a leaf."""
     try:
         return bool(tensor.is_leaf)
     except RuntimeError:
         return False
 
 
-def sharing(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
-    """Return the numbers of those inputs that share memory with another, one list for each memory.
+def inputs_sharing_memory(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
+    """Return the indexes of the inputs that share memory, one list per storage.
 
-    AOTAutograd compiles for it where one of them is written to, and torch's key does not tell it.
+    If one of them is mutated, AOTAutograd compiles for the sharing, which torch's keys leave out.
     """
     by_storage: dict[int, list[int]] = {}
     for number, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             try:
                 storage = value.untyped_storage()._cdata
-            except (NotImplementedError, RuntimeError):  # a subclass that has none: its class tells
+            except (NotImplementedError, RuntimeError):  # a subclass without storage: its class is in the key
                 continue
             by_storage.setdefault(storage, []).append(number)
     return [numbers for numbers in by_storage.values() if len(numbers) > 1]
 
 
 def memory_of(torch: ModuleType, inputs: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Return which inputs share memory, and what AOTAutograd compiles in then; nothing where none do."""
-    if shared := sharing(torch, inputs):
+    """Yield the inputs that share memory, and the properties that AOTAutograd then compiles in."""
+    if shared := inputs_sharing_memory(torch, inputs):
         yield "inputs that share memory", shared
-        yield ([isinstance(each, torch.Tensor) and is_leaf(each) for each in inputs],)
+        yield ([isinstance(value, torch.Tensor) and is_leaf(value) for value in inputs],)
         for number in (number for numbers in shared for number in numbers):
-            for each in (inputs[number], inputs[number]._base):  # AOTAutograd compiles for the base of views
-                yield (None if each is None else _geometry(each),)
+            for tensor in (
+                inputs[number],
+                inputs[number]._base,
+            ):  # AOTAutograd compiles for the base of a view
+                yield (None if tensor is None else _geometry(tensor),)

@@ -1,9 +1,9 @@
-"""What torch itself has put in its tables, modules and classes: whatever differs from it is somebody else's.
+"""Changes by third parties to torch's tables, modules and classes.
 
-Whose code an entry is does not tell who has put it there: a lowering of torch's own in the place of another
-one changes what torch compiles. So what is there is noted when torch has made it, and what was replaced,
-added or taken out since is told, by key and identity. Where torch was imported before nbcache was loaded, as
-well as what is not torch's code among it.
+The author of an entry is not always the one who registered it: if a user registers a torch lowering in the
+place of another, torch compiles something else. So nbcache records torch's entries as soon as torch has
+created them, and later finds replaced, added and removed entries by key and identity. If torch was imported
+before nbcache was loaded, entries that are not torch's code are changes, too.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from nbcache.torch_bridge.dependencies.tables import SCRATCH
 __all__ = ["ABSENT", "Change", "Originals", "Replacements", "may_be_set"]
 
 ABSENT = "taken out"
-"""Stands for what torch had put there, and is gone."""
-_OF_NO_EFFECT = frozenset(
+"""The value of an entry that was removed. Digests contain this text."""
+_IGNORED = frozenset(
     {
         *("__abstractmethods__", "__annotate__", "__annotations__", "__annotations_cache__", "__builtins__"),
         *("__doc__", "__firstlineno__", "__format__", "__repr__", "__static_attributes__", "__str__"),
         *("__warningregistry__", "___has_generation_tag_patch", "___needs_generation_tag_patch", "_abc_impl"),
     }
 )
-"""Attributes that tell texts, or that Python and torch set while they run."""
-_SET_BY_TORCH = (
+"""Attributes that hold texts, or that Python and torch set at run time."""
+_TORCH_WRAPPERS = (
     *("_disable_dynamo.", "install_generation_tagging_init."),
     "TritonKernelOverrides._setup_libdevice_routing.",
 )
-"""How names of functions begin that torch puts around what `torch`, `torch.nn.Module` and others have."""
+"""Prefixes of the qualified names of wrappers that torch itself installs in its modules and classes."""
 _COMPILER = (
     "torch._decomp",
     "torch._functorch.",
@@ -49,35 +49,37 @@ _COMPILER = (
     "torch._subclasses.",
     "torch.fx.",
 )
-"""How the names of the modules begin that torch compiles with."""
+"""Prefixes of the names of the compiler's modules."""
 _PLAIN = (bool, bytes, complex, float, int, str, tuple)
-"""Types of attributes that others may set to another value."""
+"""Types of attributes that hold settings, which users may set."""
 _INERT = frozenset({*_PLAIN, dict, frozenset, list, ModuleType, set, type(None)})
-"""Types whose values cannot be called."""
-_USED = frozenset({"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"})
-"""Packages that torch imports functions from; its metadata name more."""
+"""Types whose values are not callable."""
+_OTHER_REQUIREMENTS = frozenset(
+    {"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"}
+)
+"""Packages from which torch imports functions; its metadata list more."""
 
 
 class Change(NamedTuple):
-    """What others have put somewhere; `replaced` says that torch had something there."""
+    """A third-party entry; `replaced` says that torch had an entry of this key."""
 
     key: Any
     value: Any
     replaced: bool
 
 
-class _Noted:
-    """What torch has put in one place, and what was there when that was last looked at."""
+class _Record:
+    """torch's entries of one table, module or class, and all of its entries at the last comparison."""
 
-    def __init__(self, owner: Any, torchs: Mapping[Any, Any], late: bool) -> None:
+    def __init__(self, owner: Any, torch_entries: Mapping[Any, Any], late: bool) -> None:
         self.owner = owner
-        self.torchs = dict(torchs)
+        self.torch_entries = dict(torch_entries)
         self.late = late
         self.keys: tuple[Any, ...] = ()
         self.values: tuple[Any, ...] = ()
         self.changes: Collection[Change] | None = None
 
-    def is_as_before(self, entries: Mapping[Any, Any]) -> bool:
+    def is_unchanged(self, entries: Mapping[Any, Any]) -> bool:
         return (
             len(entries) == len(self.values)
             and all(map(is_, entries.values(), self.values))
@@ -86,118 +88,125 @@ class _Noted:
 
 
 class Originals:
-    """Remembers what torch has put somewhere, and tells what others have."""
+    """Records torch's entries of tables, modules and classes, and finds third-party changes."""
 
-    def __init__(self, made: Callable[[Any], bool]) -> None:
-        """`made` tells whether code is torch's."""
-        self._made = made
-        self._noted: dict[int, _Noted] = {}
+    def __init__(self, is_library_code: Callable[[Any], bool]) -> None:
+        """`is_library_code` returns whether code is torch's."""
+        self._is_library_code = is_library_code
+        self._records: dict[int, _Record] = {}
 
-    def note(self, owner: Any, *, late: bool, torchs: Mapping[Any, Any] | None = None) -> None:
-        """Note a table, a module or a class as it is now, or as torch has made it: `torchs`.
+    def record(self, owner: Any, *, late: bool, torch_entries: Mapping[Any, Any] | None = None) -> None:
+        """Record the current entries of a table, a module or a class as torch's, or else `torch_entries`.
 
-        `late` says that others may have been there before.
+        `late` says that third parties may have changed it before.
         """
-        self._noted.setdefault(id(owner), _Noted(owner, _entries(owner) if torchs is None else torchs, late))
+        self._records.setdefault(
+            id(owner), _Record(owner, _entries(owner) if torch_entries is None else torch_entries, late)
+        )
 
-    def note_entry(self, table: Any, key: Any) -> None:
-        """Note that torch itself has put an entry into a table, after all the rest of it."""
-        noted = self._noted.get(id(table))
-        if noted is not None and key in table:
-            noted.torchs[key] = table[key]
-            noted.changes = None
+    def record_entry(self, table: Any, key: Any) -> None:
+        """Record an entry that torch itself has added to a recorded table."""
+        recorded = self._records.get(id(table))
+        if recorded is not None and key in table:
+            recorded.torch_entries[key] = table[key]
+            recorded.changes = None
 
     def forget(self, owner: Any) -> None:
-        """Forget what was noted of a table."""
-        self._noted.pop(id(owner), None)
+        """Discard the record of a table."""
+        self._records.pop(id(owner), None)
 
-    def torchs(self, owner: Any) -> Mapping[Any, Any]:
-        """Return what torch has put in `owner`, which was noted."""
+    def torch_entries(self, owner: Any) -> Mapping[Any, Any]:
+        """Return torch's entries of a recorded owner."""
         self.changes(owner)
-        return self._noted[id(owner)].torchs
+        return self._records[id(owner)].torch_entries
 
-    def is_noted(self, owner: Any) -> bool:
-        """Tell whether it is known what torch has put in `owner`."""
-        return id(owner) in self._noted
+    def is_recorded(self, owner: Any) -> bool:
+        """Return whether torch's entries of `owner` are recorded."""
+        return id(owner) in self._records
 
     def changes(self, owner: Any) -> Collection[Change]:
-        """Return what others have put in `owner`, which was noted; what they have taken out comes last."""
-        noted, entries = self._noted[id(owner)], dict(_entries(owner))  # other threads may change them
-        if noted.late:
-            if not self._made([_code(owner, value) for value in noted.torchs.values()]):
-                noted.torchs = {
-                    key: value for key, value in noted.torchs.items() if self._made(_code(owner, value))
+        """Return the third-party entries of a recorded owner; removed entries come last."""
+        recorded, entries = (
+            self._records[id(owner)],
+            dict(_entries(owner)),
+        )  # other threads may change the owner
+        if recorded.late:
+            if not self._is_library_code([_code(owner, value) for value in recorded.torch_entries.values()]):
+                recorded.torch_entries = {
+                    key: value
+                    for key, value in recorded.torch_entries.items()
+                    if self._is_library_code(_code(owner, value))
                 }
-            noted.late = False
-        if noted.changes is None or not noted.is_as_before(entries):
+            recorded.late = False
+        if recorded.changes is None or not recorded.is_unchanged(entries):
             if isinstance(owner, (list, tuple)):
-                noted.changes = [*_elements(noted.torchs, entries)]
+                recorded.changes = [*_elements(recorded.torch_entries, entries)]
             else:
-                noted.changes = [*self._differences(noted, entries)]
-            noted.keys, noted.values = tuple(entries), tuple(entries.values())
-        return noted.changes
+                recorded.changes = [*self._differences(recorded, entries)]
+            recorded.keys, recorded.values = tuple(entries), tuple(entries.values())
+        return recorded.changes
 
-    def _differences(self, noted: _Noted, entries: Mapping[Any, Any]) -> Iterator[Change]:
-        owner, torchs = noted.owner, noted.torchs
-        named = isinstance(owner, (type, ModuleType))
+    def _differences(self, recorded: _Record, entries: Mapping[Any, Any]) -> Iterator[Change]:
+        owner, torch_entries = recorded.owner, recorded.torch_entries
+        has_names = isinstance(owner, (type, ModuleType))
         for key, value in entries.items():
-            if torchs.get(key, ABSENT) is value or (named and self._is_idle(key, value)):
+            if torch_entries.get(key, ABSENT) is value or (has_names and self._has_no_effect(key, value)):
                 continue
-            if key not in torchs and isinstance(owner, type) and _inherited(owner, key) is value:
-                continue  # as after a replacement that was taken back
-            yield Change(key, value, key in torchs or (named and _has_itself(owner, key)))
-        for key in torchs:
+            if key not in torch_entries and isinstance(owner, type) and _inherited(owner, key) is value:
+                continue  # a replacement of an inherited attribute was undone
+            yield Change(key, value, key in torch_entries or (has_names and _declares(owner, key)))
+        for key in torch_entries:
             if key not in entries:
                 yield Change(key, ABSENT, True)
 
-    def _is_idle(self, name: str, value: Any) -> bool:
-        """Tell whether what stands at this name changes nothing, or was put there by torch while it runs."""
-        if name in _OF_NO_EFFECT or isinstance(value, ModuleType):
+    def _has_no_effect(self, name: str, value: Any) -> bool:
+        """Return whether an attribute has no effect, or was set by torch itself at run time."""
+        if name in _IGNORED or isinstance(value, ModuleType):
             return True
-        held = getattr(value, "__func__", value)
-        code = held.func if isinstance(held, partial) else held
+        function = getattr(value, "__func__", value)
+        code = function.func if isinstance(function, partial) else function
         if not isinstance(code, FunctionType):
             return False
-        return code.__code__.co_qualname.startswith(_SET_BY_TORCH) and self._made(held)
+        return code.__code__.co_qualname.startswith(_TORCH_WRAPPERS) and self._is_library_code(function)
 
 
 class Replacements:
-    """Finds what others have put into the modules of torch's compiler, and into their classes."""
+    """Finds third-party functions in the modules of torch's compiler and in their classes."""
 
     def __init__(self, known: KnownPackages) -> None:
-        """`known` tells what is torch's."""
+        """`known` recognizes torch's code."""
         self._known = known
-        self._looked_at: set[str] = set()
-        """Names of the modules that were looked at, of the compiler or not."""
+        self._examined: set[str] = set()
+        """Names of all modules examined so far."""
         self._places: dict[str, type | ModuleType] = {}
-        """The compiler's modules, and the classes that they define, by name."""
-        self._seen: dict[str, tuple[Collection[Any], list[Any]]] = {}
-        """By place: what it holds, and what that was when it was last looked at."""
+        """Name → the compiler's modules and the classes that they define."""
+        self._snapshots: dict[str, tuple[Collection[Any], list[Any]]] = {}
+        """Name → a view of the current attributes, and their values at the last examination."""
         self._others: dict[str, list[tuple[str, Any]]] = {}
-        """By place: what of that was somebody else's, where anything was."""
+        """Name → third-party attributes, if there are any."""
 
-    def found(self) -> list[tuple[str, Any]]:
-        """Return them, each with its place."""
-        imported = sys.modules.keys() - self._looked_at
+    def attributes(self) -> list[tuple[str, Any]]:
+        """Return all third-party attributes with their qualified names."""
+        imported = sys.modules.keys() - self._examined
         for name in filter(_is_of_compiler, imported):
             module = sys.modules.get(name)
             if module is not None and self._known.has_file(getattr(module, "__file__", None) or ""):
-                self._places.setdefault(name, module)  # it is no compiled graph
-        self._looked_at |= imported
+                self._places.setdefault(name, module)  # a compiled graph's module has another file
+        self._examined |= imported
         places = list(self._places.items())
         for place, owner in places:
-            seen = self._seen.get(place)
-            if seen is None or not _are_same(*seen):
-                places += self._look(place, owner)
-        return [each for place in sorted(self._others) for each in self._others[place]]
+            snapshot = self._snapshots.get(place)
+            if snapshot is None or not _are_same(*snapshot):
+                places += self._examine(place, owner)
+        return [item for place in sorted(self._others) for item in self._others[place]]
 
-    def _look(self, place: str, owner: type | ModuleType) -> Iterator[tuple[str, type]]:
-        """Look at what one place holds; yield the classes that a module defines and nobody has looked at."""
-        held = vars(owner)
-        entries = list(held.items())
-        self._seen[place] = held.values(), [value for _, value in entries]
-        others = [(f"{place}.{key}", value) for key, value in entries if self._is_others(owner, value)]
-        others = [each for each in others if each[0] != f"{SCRATCH}.forward"]
+    def _examine(self, place: str, owner: type | ModuleType) -> Iterator[tuple[str, type]]:
+        """Examine a module or class; yield the classes of a module that have not been examined."""
+        attributes = vars(owner)
+        entries = list(attributes.items())
+        self._snapshots[place] = attributes.values(), [value for _, value in entries]
+        others = [(f"{place}.{key}", value) for key, value in entries if self._is_third_party(owner, value)]
+        others = [item for item in others if item[0] != f"{SCRATCH}.forward"]
         if others:
             self._others[place] = others
         else:
@@ -208,45 +217,47 @@ class Replacements:
                 self._places[name] = value
                 yield name, value
 
-    def _is_others(self, owner: Any, value: Any) -> bool:
-        """Tell whether somebody else has written what a module or a class holds: any callable counts."""
+    def _is_third_party(self, owner: Any, value: Any) -> bool:
+        """Return whether an attribute of a module or class is third-party code or its callable object."""
         kind = type(value)
         if kind is FunctionType:
-            return self._is_others_function(owner, value)
+            return self._is_third_party_function(owner, value)
         if kind in _INERT:
             return False
-        if issubclass(kind, MethodType) and self._is_strange(type(value.__self__)):
+        if issubclass(kind, MethodType) and self._is_third_party_class(type(value.__self__)):
             return True
         if issubclass(kind, (staticmethod, classmethod, MethodType)):
-            return self._is_others(owner, value.__func__)
+            return self._is_third_party(owner, value.__func__)
         if issubclass(kind, property):
-            return self._is_others(owner, value.fget)
+            return self._is_third_party(owner, value.fget)
         if issubclass(kind, partial):
-            held = (value.func, *value.args, *value.keywords.values())
-            return any(self._is_others(owner, each) for each in held)
+            parts = (value.func, *value.args, *value.keywords.values())
+            return any(self._is_third_party(owner, part) for part in parts)
         if issubclass(kind, type):
-            return self._known.is_user_module(value.__module__)  # torch imports some of others'
-        return callable(value) and self._is_strange(kind)
+            return self._known.is_user_module(value.__module__)  # torch imports classes of packages
+        return callable(value) and self._is_third_party_class(kind)
 
-    def _is_others_function(self, owner: Any, function: FunctionType) -> bool:
-        """Tell whether somebody else has written a function that a module or a class holds."""
+    def _is_third_party_function(self, owner: Any, function: FunctionType) -> bool:
+        """Return whether a function in a module or class is third-party code."""
         in_class = isinstance(owner, type)
         if self._known.has_file(function.__code__.co_filename):
-            around = None if in_class else getattr(function, "__wrapped__", None)
-            if not isinstance(around, FunctionType) or self._known.has_file(around.__code__.co_filename):
+            wrapped = None if in_class else getattr(function, "__wrapped__", None)
+            if not isinstance(wrapped, FunctionType) or self._known.has_file(wrapped.__code__.co_filename):
                 return False
-        elif in_class and (self._known.is_library_method(owner, function) or self._is_torchs_text(function)):
+        elif in_class and (
+            self._known.is_library_method(owner, function) or self._is_torch_generated(function)
+        ):
             return False
         return (function.__module__ or "").partition(".")[0] not in _requirements()
 
-    def _is_torchs_text(self, function: FunctionType) -> bool:
-        """Tell whether torch may have made a function of a text, some outside of modules."""
+    def _is_torch_generated(self, function: FunctionType) -> bool:
+        """Return whether torch may have generated a function from a string, perhaps outside of a module."""
         module = function.__globals__.get("__name__")
-        made = function.__code__.co_filename == "<string>"
-        return made and (not isinstance(module, str) or self._known.has_module(module))
+        from_string = function.__code__.co_filename == "<string>"
+        return from_string and (not isinstance(module, str) or self._known.has_module(module))
 
-    def _is_strange(self, kind: type) -> bool:
-        """Tell whether a class is neither torch's nor Python's, or stands for anything, as a mock does."""
+    def _is_third_party_class(self, kind: type) -> bool:
+        """Return whether a class is a mock or neither Python's, torch's nor a requirement's."""
         module = kind.__module__
         if not isinstance(module, str) or module.startswith("unittest."):
             return True
@@ -256,19 +267,19 @@ class Replacements:
 
 @cache
 def _requirements() -> Collection[str]:
-    """Return the packages that torch imports functions from: those that it requires, and some others."""
+    """Return the packages from which torch imports functions: its requirements and some others."""
     try:
         required = requires("torch") or []
     except PackageNotFoundError:
         required = []
     names = (re.match(r"[\w.-]*", line) for line in required)
-    return _USED | {name[0].lower().replace("-", "_") for name in names if name is not None}
+    return _OTHER_REQUIREMENTS | {name[0].lower().replace("-", "_") for name in names if name is not None}
 
 
-def _are_same(held: Collection[Any], before: Sequence[Any]) -> bool:
+def _are_same(values: Collection[Any], previous: Sequence[Any]) -> bool:
     try:
-        return len(held) == len(before) and all(map(is_, held, before))
-    except RuntimeError:  # another thread is just changing it
+        return len(values) == len(previous) and all(map(is_, values, previous))
+    except RuntimeError:  # another thread changed it
         return False
 
 
@@ -276,20 +287,20 @@ def _is_of_compiler(module: str) -> bool:
     return module.startswith(_COMPILER)
 
 
-def _elements(torchs: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:
-    """Return what was added to a list, and how much of it is gone."""
-    there, before = {*map(id, entries.values())}, {*map(id, torchs.values())}
+def _elements(torch_entries: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:
+    """Yield the elements that were added to a list or removed from it."""
+    current, original = {*map(id, entries.values())}, {*map(id, torch_entries.values())}
     for number, value in entries.items():
-        if id(value) not in before:
+        if id(value) not in original:
             yield Change(number, value, False)
-    for number, value in torchs.items():
-        if id(value) not in there:
+    for number, value in torch_entries.items():
+        if id(value) not in current:
             yield Change(number, ABSENT, True)
 
 
 def _code(owner: Any, value: Any) -> Any:
-    """Return what may be somebody else's code of a value that `owner` holds."""
-    if isinstance(owner, ModuleType) and isinstance(value, type):  # imported, for annotations
+    """Return the part of an owner's value that may be third-party code."""
+    if isinstance(owner, ModuleType) and isinstance(value, type):  # imported for annotations
         return None
     return value.fget if isinstance(value, property) else getattr(value, "__func__", value)
 
@@ -298,7 +309,7 @@ def _entries(owner: Any) -> Mapping[Any, Any]:
     if isinstance(owner, (list, tuple)):
         return dict(enumerate(owner))
     if isinstance(owner, set):
-        return {each: each for each in sorted(owner, key=_name)}
+        return {function: function for function in sorted(owner, key=_name)}
     return vars(owner) if isinstance(owner, (type, ModuleType)) else owner
 
 
@@ -307,25 +318,25 @@ def _name(function: Any) -> str:
 
 
 def _inherited(owner: type, name: str) -> Any:
-    """Return what a class has from its base classes at this name."""
+    """Return the attribute that a class inherits under this name, or `ABSENT`."""
     return next((vars(base)[name] for base in owner.__mro__[1:] if name in vars(base)), ABSENT)
 
 
-def _has_itself(owner: Any, name: str) -> bool:
-    """Tell whether a class has inherited this name, or its source or the module's has it."""
+def _declares(owner: Any, name: str) -> bool:
+    """Return whether a class inherits this name, or the name occurs in the module's source."""
     if isinstance(owner, type) and _inherited(owner, name) is not ABSENT:
         return True
     module = _module_of(owner)
-    return module is not None and name in _names(module)
+    return module is not None and name in _names_in(module)
 
 
 def may_be_set(owner: type | ModuleType, name: str, value: Any) -> bool:
-    """Tell whether others may have set an attribute of a class or module of torch's, or added it.
+    """Return whether a third party may have set or added an attribute of a torch class or module.
 
-    They may set plain values, and add what the module's source does not have; of C nobody knows.
+    That is so for plain values, for names that do not occur in the module's source, and for code in C.
     """
     module = _module_of(owner)
-    return isinstance(value, _PLAIN) or module is None or name not in (_names(module) or (name,))
+    return isinstance(value, _PLAIN) or module is None or name not in (_names_in(module) or (name,))
 
 
 def _module_of(owner: type | ModuleType) -> ModuleType | None:
@@ -333,11 +344,11 @@ def _module_of(owner: type | ModuleType) -> ModuleType | None:
 
 
 @lru_cache(maxsize=64)
-def _names(module: ModuleType) -> Collection[str]:
-    """Return the names that the source of a module, and of what is defined there, has; none of C."""
+def _names_in(module: ModuleType) -> Collection[str]:
+    """Return the names in a module's code object and one level below it; none for a module in C."""
     try:
         code = module.__spec__.loader.get_code(module.__name__)  # type: ignore[union-attr]
-    except Exception:  # it has none
+    except Exception:  # the module has no source
         code = None
     if code is None:
         return ()

@@ -1,4 +1,4 @@
-"""Where torch looks up code that others may add to: tables, patterns, and classes that write code."""
+"""torch's tables and classes in which it looks up code and to which third parties may add."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import ModuleType
 from typing import Any
 
 __all__ = [
-    "DEREGISTERED",
+    "EXPORT_TABLES",
     "GENERATORS",
-    "OF_SHARDING",
     "SCRATCH",
+    "SHARDING_TABLES",
     "TABLES",
     "UNREACHED",
     "all_tables",
-    "handed_over",
+    "argument_classes",
     "is_generator",
     "is_special",
     "namespaces",
@@ -49,14 +49,14 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "torch.masked.maskedtensor._ops_refs": ("_MASKEDTENSOR_DISPATCH_TABLE", "_MASKEDTENSOR_FUNCTION_TABLE"),
     "torch.nested._internal.ops": ("JAGGED_OPS_TABLE",),
 }
-"""Where torch looks up code for operators and devices, and others may add to, by module.
+"""Module → tables in which torch looks up code for operators and devices.
 
-The table is noted when the module is imported: what torch itself puts there is there by then.
+A table is recorded when its module has been imported: torch's own entries are complete by then.
 """
-OF_SHARDING = TABLES["torch.distributed.tensor"]
-"""Tables that say how operators shard; torch itself adds some when it compiles."""
-DEREGISTERED = TABLES["torch._subclasses.fake_impls"]
-"""Tables that `torch.export` takes entries out of."""
+SHARDING_TABLES = TABLES["torch.distributed.tensor"]
+"""Tables of sharding rules; torch itself adds entries while it compiles."""
+EXPORT_TABLES = TABLES["torch._subclasses.fake_impls"]
+"""Tables from which `torch.export` removes entries."""
 UNREACHED = frozenset(
     {
         *("compile", "export", "hub", "load", "manual_seed", "save", "seed", "set_default_device"),
@@ -65,8 +65,8 @@ UNREACHED = frozenset(
         *("set_warn_always", "use_deterministic_algorithms"),
     }
 )
-"""Names in `torch` that no graph runs into; people replace some of them."""
-_HANDED_OVER = (
+"""Functions in `torch` that no graph reaches; users replace some of them."""
+_ARGUMENT_MODULES = (
     "torch._inductor.ir",
     "torch._inductor.pattern_matcher",
     "torch.autograd.function",
@@ -74,29 +74,31 @@ _HANDED_OVER = (
     "torch.fx.graph_module",
     "torch.fx.node",
 )
-"""Modules whose classes formulas, lowerings, patterns and passes are given instances of."""
+"""Modules of classes whose instances torch passes to lowerings, patterns, passes and autograd formulas."""
 SCRATCH = "torch.fx.graph_module._CodeOnlyModule"
-"""The class that torch puts the code of each graph into that it unpickles, to read it at once."""
-_GENERATORS = ("Overrides", "OpsMixin")
-"""What the names of classes end with that write code for operators."""
+"""The class in which torch stores the code of each graph that it unpickles, for a moment."""
+_GENERATOR_SUFFIXES = ("Overrides", "OpsMixin")
+"""Suffixes of the names of classes that generate code for operators."""
 GENERATORS = tuple(f"torch._inductor.codegen.{name}" for name in ("common", "cpp", "triton"))
-"""The modules of those classes."""
+"""The modules of these classes."""
 
 
 def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
-    """Return the tables of one of the modules `TABLES` that this torch has, with their names."""
-    found = []
+    """Return name and table of each table of a module in `TABLES` that this torch version has."""
+    tables = []
     for name in TABLES.get(getattr(module, "__name__", ""), ()):
-        table: Any = _at(module, name)
+        table: Any = _attribute_at(module, name)
         if name == "global_decomposition_table":
-            found += [(f"{kind} decompositions", each) for kind, each in (table or {}).items()]
+            tables += [
+                (f"{kind} decompositions", decompositions) for kind, decompositions in (table or {}).items()
+            ]
         elif table is not None:
-            found.append((name, table))
-    return found
+            tables.append((name, table))
+    return tables
 
 
-def _at(module: Any, path: str) -> Any:
-    """Return what stands at a path of attributes; None where a part of it is not there."""
+def _attribute_at(module: Any, path: str) -> Any:
+    """Return the value at a dotted path of attributes, or None."""
     try:
         return attrgetter(path)(module)
     except AttributeError:
@@ -104,28 +106,28 @@ def _at(module: Any, path: str) -> Any:
 
 
 def all_tables() -> Iterator[tuple[str, Any]]:
-    """Return the tables of all the modules that are imported, with their names."""
+    """Yield name and table of each table in imported modules."""
     for module in TABLES:
         yield from tables_of(sys.modules.get(module))
 
 
 def namespaces(torch: ModuleType) -> list[ModuleType]:
-    """Return the modules whose functions graphs call, and those call in turn."""
+    """Return the modules whose functions graphs call, directly or indirectly."""
     functional = torch.nn.functional
     return [torch, functional, torch.functional, torch._C._nn, torch.fft, torch.linalg, torch.special]
 
 
 def subclasses(kind: type) -> Iterator[type]:
-    """Return all that inherit from a class, some more than once."""
-    below: list[type] = kind.__subclasses__()
-    for each in below:
-        yield each
-        yield from subclasses(each)
+    """Yield all subclasses of a class, some more than once."""
+    direct: list[type] = kind.__subclasses__()
+    for subclass in direct:
+        yield subclass
+        yield from subclasses(subclass)
 
 
-def handed_over() -> Iterator[type]:
-    """Return the classes of what torch hands to code that others have written, beside tensors."""
-    for name in _HANDED_OVER:
+def argument_classes() -> Iterator[type]:
+    """Yield the classes of the objects other than tensors that torch passes to third-party code."""
+    for name in _ARGUMENT_MODULES:
         module = sys.modules.get(name)
         for value in list(vars(module).values()) if module is not None else ():
             if isinstance(value, type) and value.__module__ == name and f"{name}.{value.__name__}" != SCRATCH:
@@ -133,10 +135,10 @@ def handed_over() -> Iterator[type]:
 
 
 def is_generator(value: Any) -> bool:
-    """Tell whether a module's attribute is a class that writes code for operators."""
-    return isinstance(value, type) and value.__name__.endswith(_GENERATORS)
+    """Return whether a value is a class that generates code for operators."""
+    return isinstance(value, type) and value.__name__.endswith(_GENERATOR_SUFFIXES)
 
 
 def is_special(name: str) -> bool:
-    """Tell whether Python itself looks an attribute of this name up."""
+    """Return whether Python itself looks up an attribute of this name."""
     return name.startswith("__") and name.endswith("__")

@@ -1,4 +1,4 @@
-"""Code that a user hands to torch to compile with: in settings, and as compilers."""
+"""Code that users pass to torch's compiler: in settings and as compiler functions."""
 
 from __future__ import annotations
 
@@ -39,45 +39,45 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
         "reorder_for_compute_comm_overlap_passes",
     ),
 }
-"""Settings that hold code of the user's, by module.
+"""Module → settings that may hold user code.
 
-torch's keys hold the names of some, of others what their `uuid()` says, and nothing of `joint_custom_pass`.
+torch's keys cover the names of some, the `uuid()` of others, and nothing of `joint_custom_pass`.
 """
 _INDUCTORS = "torch._inductor.compile_fx"
-_ADDED = frozenset({"compile_region_name", "get_decomp_fn"})
-"""What compile_fx itself hands to `inner_compile`: a name, and the decompositions given to AOTAutograd."""
+_COMPILE_FX_ARGUMENTS = frozenset({"compile_region_name", "get_decomp_fn"})
+"""Arguments that compile_fx itself passes to `inner_compile`: a name and AOTAutograd's decompositions."""
 
 
 def code_in_settings() -> Iterator[tuple[str, Any]]:
-    """Return the code that settings hold and torch has not put there, by the names of the settings."""
+    """Yield the name and the code of each setting that holds code other than torch's default."""
     for module, names in SETTINGS.items():
         config = sys.modules.get(module)
         for name in names:
             value = getattr(config, name, None)
             if value is None or value is (default := _default(config, name)):
                 continue
-            torchs = [*map(id, default)] if isinstance(default, (list, tuple)) else []
-            for each in value if isinstance(value, (list, tuple)) else [value]:
-                if each is not None and not isinstance(each, str) and id(each) not in torchs:
-                    yield name, each
+            defaults = [*map(id, default)] if isinstance(default, (list, tuple)) else []
+            for code in value if isinstance(value, (list, tuple)) else [value]:
+                if code is not None and not isinstance(code, str) and id(code) not in defaults:
+                    yield name, code
     common = sys.modules.get("torch._inductor.codegen.common")
     for device, value in getattr(common, "custom_backend_passes", {}).items():
         if value is not None:
             yield f"custom pass for {device}", value
-    choices = _choices()
+    choices = _choices_handler()
     if choices is not None:
         yield "the handler of choices", choices
 
 
-def _choices() -> Any:
-    """Return what others have given to `V.set_choices_handler`; None where nobody has."""
+def _choices_handler() -> Any:
+    """Return the argument of a third-party call of `V.set_choices_handler`, or None."""
     virtualized = sys.modules.get("torch._inductor.virtualized")
-    here = getattr(getattr(virtualized, "threadlocal", None), "__dict__", {})
-    found = here.get(getattr(getattr(virtualized, "_choices", None), "_key", ""))
+    thread_state = getattr(getattr(virtualized, "threadlocal", None), "__dict__", {})
+    handler = thread_state.get(getattr(getattr(virtualized, "_choices", None), "_key", ""))
     by_setting = getattr(sys.modules.get("torch._inductor.config"), "inductor_choices_class", None)
-    kind = type(found)
-    is_torchs = kind.__module__.startswith("torch.") or kind is by_setting  # a setting counts by itself
-    return None if is_torchs else found
+    kind = type(handler)
+    is_torchs = kind.__module__.startswith("torch.") or kind is by_setting  # the setting itself is added
+    return None if is_torchs else handler
 
 
 def _default(config: Any, name: str) -> Any:
@@ -85,36 +85,44 @@ def _default(config: Any, name: str) -> Any:
 
 
 def compilers() -> list[tuple[str, Any]]:
-    """Return what compile_fx and AOTAutograd, up the stack, were given to compile with and is not inductor's.
+    """Return the compiler functions that compile_fx and AOTAutograd on the stack got from third parties.
 
-    Within itself, compile_fx wraps what it was given in settings that are in force around all of it.
+    A nested call of compile_fx wraps its compiler function in the settings of the outer call.
     """
     inner: list[Any] = []
     for code in frames.read_all(frames.INNER_COMPILE):
-        if isinstance(code, partial) and not code.args and {*code.keywords} <= _ADDED:
-            code = code.func  # compile_fx has made it
+        if isinstance(code, partial) and not code.args and {*code.keywords} <= _COMPILE_FX_ARGUMENTS:
+            code = code.func  # a partial by compile_fx
         inner.append(code)
     aot = next(frames.read_frames(frames.COMPILERS[1]), None)
-    given = [] if aot is None else [(each.name, aot.f_locals.get(each.name)) for each in frames.COMPILERS]
+    arguments = (
+        [] if aot is None else [(local.name, aot.f_locals.get(local.name)) for local in frames.COMPILERS]
+    )
     compile_fx = sys.modules.get(_INDUCTORS)
-    own: list[Any] = []
+    inductors: list[Any] = []
     if compile_fx is not None:
-        own = [None, compile_fx.compile_fx_inner, *(inspect.unwrap(compile_fx.compile_fx).__defaults__ or ())]
+        inductors = [
+            None,
+            compile_fx.compile_fx_inner,
+            *(inspect.unwrap(compile_fx.compile_fx).__defaults__ or ()),
+        ]
     file = getattr(compile_fx, "__file__", None)
     return [
-        *(("inner_compile", code) for code in inner if not _is_inductors(code, own, inner)),
-        *((name, code) for name, code in given if code is not None and _file_of(code) != file),
+        *(("inner_compile", code) for code in inner if not _is_inductors(code, inductors, inner)),
+        *((name, code) for name, code in arguments if code is not None and _file_of(code) != file),
     ]
 
 
-def _is_inductors(code: Any, own: Sequence[Any], given: Sequence[Any]) -> bool:
-    """Tell whether it is one of inductor's `own`, or what inductor has wrapped around one of `given`."""
-    around = getattr(code, "__wrapped__", None) if isinstance(code, FunctionType) else None
-    return any(code is each for each in own) or (around is not None and any(around is each for each in given))
+def _is_inductors(code: Any, inductors: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return whether a compiler function is one of inductor's, or inductor's wrapper of one of `others`."""
+    wrapped = getattr(code, "__wrapped__", None) if isinstance(code, FunctionType) else None
+    return any(code is one for one in inductors) or (
+        wrapped is not None and any(wrapped is other for other in others)
+    )
 
 
 def _file_of(code: Any) -> str | None:
-    """Return the file of the function that a compiler is, or is made of."""
+    """Return the file of a compiler function or of the function that it wraps."""
     for name in ("compiler_fn", "func", "__func__"):
         code = inspect.unwrap(getattr(code, name, code))
         if isinstance(code, FunctionType) and code.__name__ == "_wrapped_bw_compiler":  # Dynamo's
