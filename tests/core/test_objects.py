@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nbcache.core.fingerprints.code_digest import code_digest
+from nbcache.core.fingerprints.code import code_digest
 from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.objects import Objects
 

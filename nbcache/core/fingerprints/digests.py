@@ -15,11 +15,12 @@ because it reads a file. No fingerprint is better than a wrong one.
 
 from __future__ import annotations
 
+import builtins
 import copyreg
+import dis
 import functools
 import hashlib
 import logging
-import struct
 import sys
 import threading
 import types
@@ -29,10 +30,23 @@ from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib.util import resolve_name
 from pathlib import PurePath
 from typing import Any
 
-from nbcache.core.fingerprints.code import add_code
+from nbcache.core.fingerprints.code import (
+    FORMATS,
+    LOADS,
+    LOADS_ATTRIBUTE,
+    LOADS_CELL,
+    LOADS_GLOBAL,
+    REBINDS,
+    STORES,
+    Step,
+    exact,
+    exact_int,
+    steps_of,
+)
 from nbcache.core.fingerprints.instances import (
     has_dictionary,
     instance_attributes,
@@ -43,7 +57,7 @@ from nbcache.core.fingerprints.instances import (
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, KnownPackages, cell_contents
 from nbcache.core.fingerprints.reads import Reads, Unknown
 
-__all__ = ["Fingerprint", "Rule", "Unknown", "exact", "exact_int"]
+__all__ = ["Fingerprint", "Rule", "Unknown"]
 
 Rule = Callable[["Fingerprint", Any], bool]
 """Adds a value of a type that it handles to a fingerprint and returns True; else returns False."""
@@ -53,8 +67,6 @@ _MOST_VALUES = 20_000
 _MOST_DEPTH = 120
 """Levels of nesting; Python's recursion limit is about five times as high."""
 _MOST_BYTES = 1 << 20
-_MOST_BITS = 2_000
-"""Larger numbers are not written in decimal: `sys.set_int_max_str_digits` allows at least 640 digits."""
 _PLAIN = (bool, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _WITHOUT_EFFECT = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
 """Types that have no effect on a result."""
@@ -75,6 +87,9 @@ _IGNORED = frozenset(
     }
 )
 """Attributes of classes and functions that hold names and locations, or repeat other attributes."""
+_FLAGS = 0x02AC
+"""Bits of `co_flags` that affect a call: `*args`, `**kwargs`, generators and coroutines."""
+_ABSENT = object()
 
 
 class Fingerprint:
@@ -411,22 +426,160 @@ class Fingerprint:
         self._add_attributes(vars(function))
 
 
-def exact(value: Any) -> str:
-    """Return a plain value as a text that is unique among values of its type; a NaN as its bits."""
-    if isinstance(value, float) and value != value:
-        return f"nan {struct.pack('>d', value).hex()}"
-    if isinstance(value, complex) and value != value:
-        return f"{exact(value.real)} {exact(value.imag)}"
-    return repr(value) if type(value) is not int else exact_int(value)
-
-
-def exact_int(value: int) -> str:
-    """Return a number as text, even if it has too many digits for Python's `repr`."""
-    return int.__repr__(value) if int.bit_length(value) <= _MOST_BITS else f"0x{int.__format__(value, 'x')}"
-
-
 def _name(value: Any) -> str:
     """Return the name of a function or class as a user writes it; else an empty text."""
     if type(value) is types.FunctionType:
         return f"{value.__qualname__}()"
     return str(type.__getattribute__(value, "__qualname__")) if issubclass(type(value), type) else ""
+
+
+def add_code(
+    state: Fingerprint,
+    code: types.CodeType,
+    scope: Mapping[str, Any],
+    cells: Mapping[str, types.CellType],
+    imported: Mapping[str, Sequence[Any]] | None = None,
+) -> None:
+    """Add a code object; `imported` are the modules that the enclosing code has imported, by name."""
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    state.note("code", code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
+    state.note(len(arguments), *arguments, code.co_exceptiontable)
+    steps = steps_of(code)
+    generated = code.co_name == "__repr__" and code.co_filename == "<string>"  # by `dataclass`
+    modules = {name: list(modules_) for name, modules_ in (imported or {}).items()}
+    for index, step in enumerate(steps):
+        if step.operation == "IMPORT_NAME":  # imports first: a nested function may use a later import
+            _follow_import(state, steps, index, scope, modules)
+    for index, (operation, number, value, opcode) in enumerate(steps):
+        state.note(operation)
+        state.reads.formats_values |= operation in FORMATS and not generated
+        # From Python 3.13 on, LOAD_FAST also loads the cells for a nested function's closure.
+        makes_closure = operation == "LOAD_FAST" and value in (*code.co_cellvars, *code.co_freevars)
+        if operation in LOADS and value in modules and not makes_closure:
+            for module in modules[value]:
+                _add_attribute_chain(state, module, steps, index)
+        state.reads.rebinds_globals |= operation in REBINDS
+        if operation in LOADS_GLOBAL:
+            state.reads.globals.append(value)
+            if value in scope:
+                _add_attribute_chain(state, scope[value], steps, index)
+            elif hasattr(builtins, value):
+                value_of_global = getattr(builtins, value)
+                if value_of_global in (getattr, hasattr) and _names_a_constant(steps, index):
+                    state.note(value)  # the constant is added as the name of an attribute
+                else:
+                    _add_attribute_chain(state, value_of_global, steps, index)
+            elif value not in modules:
+                state.note("absent", value)
+        elif operation in LOADS_CELL and value in cells:
+            try:
+                content = cells[value].cell_contents
+            except ValueError:
+                state.note("empty")
+            else:
+                _add_attribute_chain(state, content, steps, index)
+        elif opcode in dis.hasconst:
+            if isinstance(value, types.CodeType):
+                add_code(state, value, scope, cells, modules)
+            else:
+                state.add(value)
+        elif opcode in dis.hasname:
+            if operation != "IMPORT_NAME":
+                state.reads.add_attribute(value, generated=generated)
+                state.note(value)
+        elif number is not None and value not in modules:
+            state.note(number)
+
+
+def _names_a_constant(steps: Sequence[Step], index: int) -> bool:
+    """Return whether the loaded function is called at once with a constant as its second argument."""
+    arguments: list[Step] = []
+    for step in steps[index + 1 :]:
+        if step.operation == "CALL":
+            second = [argument.operation for argument in arguments[1:2]]
+            return len(arguments) == step.number and second == ["LOAD_CONST"]
+        if step.operation.startswith("LOAD_") and step.operation not in LOADS_ATTRIBUTE:
+            arguments.append(step)
+        elif step.operation not in ("PRECALL", "PUSH_NULL", *LOADS_ATTRIBUTE):
+            return False
+    return False
+
+
+def _add_attribute_chain(state: Fingerprint, value: Any, steps: Sequence[Step], index: int) -> None:
+    """Add the value of a name, followed through attributes as long as the value is a module."""
+    words = f"`{steps[index].value}`"
+    for step in steps[index + 1 :]:
+        if not issubclass(type(value), types.ModuleType) or step.operation not in LOADS_ATTRIBUTE:
+            break
+        state.reads.add_attribute(step.value)
+        attribute = _attribute(state, value, step.value)
+        if attribute is _ABSENT:
+            state.note("absent", step.value)
+            return
+        value = attribute
+        words = f"`{step.value}`"
+    state.add(value, words)
+
+
+def _attribute(state: Fingerprint, module: types.ModuleType, name: str) -> Any:
+    """Return an attribute of a module, or `_ABSENT`, without running user code."""
+    attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    if name in attributes:
+        return attributes[name]
+    kind = type(module)
+    if state.known.has_module(module.__name__) or (
+        kind is not types.ModuleType and state.known.defines(kind)
+    ):
+        return getattr(module, name, _ABSENT)
+    if hasattr(types.ModuleType, name):
+        return object.__getattribute__(module, name)
+    if kind is types.ModuleType and "__getattr__" not in attributes:
+        return _ABSENT
+    raise state.unknown(f"`{name}` of `{module.__name__}`, which the module loads on first use")
+
+
+def _follow_import(
+    state: Fingerprint,
+    steps: Sequence[Step],
+    index: int,
+    scope: Mapping[str, Any],
+    imported: dict[str, list[Any]],
+) -> None:
+    """Follow an import in a function; an imported module is added where the function uses it."""
+    level, names, name = (step.value for step in (*steps[index - 2 : index], steps[index]))
+    if level:
+        try:
+            name = resolve_name("." * level + name, scope.get("__package__") or "")
+        except ImportError as error:
+            raise state.unknown(f"`{name}`, imported relative to an unknown package") from error
+    state.note(name)
+    renamed = names is None and steps[index + 1].operation == "IMPORT_FROM"  # `import a.b as c`
+    if names is None and not renamed:
+        name = name.partition(".")[0]
+    module = sys.modules.get(name)
+    if module is None and not state.known.has_module(name):
+        raise state.unknown(f"`{name}`, a module that is not imported yet")
+    if module is None:
+        state.reads.add_library_value(name, "")
+    if names is None:
+        bound = next((step.value for step in steps[index + 1 :] if step.operation in STORES), "")
+        imported.setdefault(bound, []).append(module)
+        return
+    for at in range(index + 1, len(steps) - 1):
+        if steps[at].operation in STORES:
+            continue
+        if steps[at].operation != "IMPORT_FROM":
+            break
+        attribute = steps[at].value
+        member = _ABSENT if module is None else _import_member(state, module, name, attribute)
+        if issubclass(type(member), types.ModuleType):
+            imported.setdefault(steps[at + 1].value, []).append(member)
+        elif member is not _ABSENT:
+            state.add(member, f"`{attribute}`")
+
+
+def _import_member(state: Fingerprint, module: types.ModuleType, name: str, attribute: str) -> Any:
+    part = sys.modules.get(f"{name}.{attribute}")
+    if part is not None and attribute not in object.__getattribute__(module, "__dict__"):
+        return part
+    return _attribute(state, module, attribute)

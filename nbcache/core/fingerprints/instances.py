@@ -1,19 +1,23 @@
-"""Attributes of instances, read without running code of their classes."""
+"""Attributes of instances and classes, read without running code of their classes."""
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from _abc import _get_dump  # type: ignore[import-not-found]
+from abc import ABC, ABCMeta
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 __all__ = [
+    "classes_with_subclasshook",
     "dict_attributes",
     "has_dictionary",
     "instance_attributes",
     "is_python_class",
     "native_class",
     "protocol_attributes",
+    "registered_classes",
 ]
 
 _HEAP = 1 << 9
@@ -69,3 +73,30 @@ def is_python_class(cls: type) -> bool:
     return "__slots__" in members or any(
         isinstance(member, types.FunctionType) for member in members.values()
     )
+
+
+def classes_with_subclasshook(abstract: type) -> Iterator[type]:
+    """Yield the subclasses of an abstract class that decide by their own code what their instances are.
+
+    `ABC` and `Protocol` yield nothing: no code checks for their instances.
+    """
+    if abstract is ABC or abstract is Protocol:
+        return
+    subclass: type
+    for subclass in type.__subclasses__(abstract):
+        if "__subclasshook__" in vars(subclass) or type(subclass) is not type(abstract):
+            yield subclass
+        yield from classes_with_subclasshook(subclass)
+
+
+def registered_classes(cls: type) -> Iterator[type]:
+    """Yield the classes that are registered for an abstract class or for its virtual subclasses."""
+    for reference in _get_dump(cls)[0]:
+        if (registered := reference()) is not None:
+            yield registered
+            if issubclass(type(registered), ABCMeta):
+                yield from registered_classes(registered)
+    subclass: type
+    for subclass in type.__subclasses__(cls):
+        if issubclass(type(subclass), ABCMeta):
+            yield from registered_classes(subclass)

@@ -26,15 +26,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from nbcache.core.fingerprints.abstract import classes_with_subclasshook, registered_classes
-from nbcache.core.fingerprints.code_digest import code_digest, hashed, value_digest
-from nbcache.core.fingerprints.digests import Unknown, exact, exact_int
+from nbcache.core.fingerprints.code import code_digest, exact, exact_int, hashed, value_digest
+from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.instances import (
+    classes_with_subclasshook,
     has_dictionary,
     instance_attributes,
     is_python_class,
     native_class,
     protocol_attributes,
+    registered_classes,
 )
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from types import CodeType
 from typing import Any
 
-from nbcache.core.fingerprints.abstract import classes_with_subclasshook
-from nbcache.core.fingerprints.instructions import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, steps_of
+from nbcache.core.fingerprints.code import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, steps_of
+from nbcache.core.fingerprints.instances import classes_with_subclasshook
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
-from nbcache.core.fingerprints.stdlib import STATEFUL_ATTRIBUTES, is_pure
+from nbcache.core.fingerprints.reads import STATEFUL_ATTRIBUTES, is_pure
 from nbcache.core.installed import is_installed, module_of_stdlib
 from nbcache.torch_bridge.traces.values import Untold, environment
 

@@ -17,9 +17,8 @@ from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 from nbcache.artifacts.traces import REST, Trace, names_to, value_to
-from nbcache.core.fingerprints.code_digest import lines_digest
+from nbcache.core.fingerprints.code import LOADS_GLOBAL, lines_digest, steps_of
 from nbcache.core.fingerprints.instances import protocol_attributes
-from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.torch_bridge.traces import gate

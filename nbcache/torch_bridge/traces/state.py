@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from nbcache.core.fingerprints.code_digest import code_digest
+from nbcache.core.fingerprints.code import code_digest
 from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.global_state import flags
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
