@@ -482,7 +482,7 @@ import importlib, sys, types
 import torch
 from nbcache.torch_bridge.dependencies.user_passes import SETTINGS
 from nbcache.torch_bridge.dependencies.keys import Dependencies
-from nbcache.torch_bridge.dependencies.tables import TABLES, all_tables
+from nbcache.torch_bridge.dependencies.monkeypatches import TABLES, all_tables
 for name in (*TABLES, *SETTINGS):
     importlib.import_module(name)
 found = Dependencies(torch, late=False)

@@ -11,9 +11,9 @@ from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.torch_bridge.dependencies.global_state import add_autocast
 from nbcache.torch_bridge.dependencies.graphs import methods_of, operators_of
+from nbcache.torch_bridge.dependencies.monkeypatches import all_tables
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
-from nbcache.torch_bridge.dependencies.patterns import Patterns
-from nbcache.torch_bridge.dependencies.tables import all_tables
+from nbcache.torch_bridge.dependencies.user_passes import Patterns
 
 __all__ = ["TorchValues"]
 
