@@ -572,7 +572,7 @@ from torch._dynamo.source import LocalSource
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from nbcache.torch_bridge.dependencies.graphs import shapes
+from nbcache.torch_bridge.dependencies.graphs import TracedGraph
 
 def noted(*steps, uses="x"):
     # Return what is noted of a graph that uses one of these tensors, after these steps of a trace.
@@ -593,7 +593,7 @@ def noted(*steps, uses="x"):
     graph.output(node)
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     with tracing(TracingContext(mode)):
-        return [*shapes(torch, module, [])]
+        return [*TracedGraph(torch, module).shapes([])]
 
 plain = noted()
 assert plain and noted("y.shape[0] > 3") == noted("z before") == noted(uses="y") == plain

@@ -11,23 +11,12 @@ from typing import Any
 from nbcache.core.fingerprints.digests import Fingerprint
 
 __all__ = [
-    "add_metadata",
-    "annotations_of",
-    "checkpointing_of",
-    "constants_of",
-    "fixes_numbers",
-    "frozen_of",
+    "TracedGraph",
     "inputs_sharing_memory",
-    "intermediates_of",
     "is_leaf",
     "memory_of",
-    "methods_of",
-    "modules_of",
     "names_of",
-    "operators_of",
     "parts_of",
-    "shapes",
-    "training_of",
     "unusual_values",
 ]
 
@@ -57,19 +46,21 @@ _ARITHMETIC = frozenset(
 _PLAIN = (bool, complex, float, int, str, type(None))
 
 
-def _graphs(torch: ModuleType, graph: Any) -> Iterator[Any]:
-    if isinstance(graph, torch.nn.Module):
-        for module in graph.modules():
-            if isinstance(module, torch.fx.GraphModule):
-                yield module
+class TracedGraph:
+    """A graph and the graphs that it contains."""
 
+    def __init__(self, torch: ModuleType, graph: Any) -> None:
+        self._torch = torch
+        modules = graph.modules() if isinstance(graph, torch.nn.Module) else ()
+        self._graphs = [module for module in modules if isinstance(module, torch.fx.GraphModule)]
+        self._nodes = [node for module in self._graphs for node in module.graph.nodes]
 
-def operators_of(torch: ModuleType, graph: Any) -> Collection[Any]:
-    """Return the functions that the graph calls, and its arguments other than nodes and plain values."""
-    plain = (torch.fx.Node, torch.dtype, torch.device, torch.layout, torch.memory_format, *_PLAIN)
-    operators: dict[int, Any] = {}
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
+    def operators(self) -> Collection[Any]:
+        """Return the functions that the graph calls, and its arguments other than nodes and plain values."""
+        torch = self._torch
+        plain = (torch.fx.Node, torch.dtype, torch.device, torch.layout, torch.memory_format, *_PLAIN)
+        operators: dict[int, Any] = {}
+        for node in self._nodes:
             if node.op == "call_function":
                 operators[id(node.target)] = node.target
             stack = [node.args, node.kwargs]
@@ -83,30 +74,21 @@ def operators_of(torch: ModuleType, graph: Any) -> Collection[Any]:
                     stack += value.values()
                 else:
                     operators[id(value)] = value
-    return operators.values()
+        return operators.values()
 
+    def methods(self) -> Collection[str]:
+        """Return the names of the methods that the graph calls."""
+        return {node.target for node in self._nodes if node.op == "call_method"}
 
-def methods_of(torch: ModuleType, graph: Any) -> Collection[str]:
-    """Return the names of the methods that the graph calls."""
-    nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
-    return {node.target for node in nodes if node.op == "call_method"}
+    def parts_of_modules(self) -> Iterator[Any]:
+        """Yield the classes and the attributes of the modules that the graph calls.
 
-
-def names_of(operators: Iterable[Any]) -> Collection[str]:
-    """Return the names of functions and operators, without names of overloads."""
-    names = (getattr(operator, "__name__", None) for operator in operators)
-    return {name.partition(".")[0] for name in names if isinstance(name, str)}
-
-
-def modules_of(torch: ModuleType, graph: Any) -> Iterator[Any]:
-    """Yield the classes and the attributes of the modules that the graph calls; a backend's graph may do so.
-
-    Tensors are left out, as torch's keys cover them.
-    """
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
-            called = module.get_submodule(node.target) if node.op == "call_module" else None
-            for part in () if called is None else called.modules():
+        A graph of another backend may call some. Tensors are left out, as torch's keys cover them.
+        """
+        torch = self._torch
+        for graph in self._graphs:
+            called = (graph.get_submodule(node.target) for node in graph.graph.find_nodes(op="call_module"))
+            for part in (part for module in called for part in module.modules()):
                 if isinstance(part, torch.fx.GraphModule):
                     continue
                 yield type(part)
@@ -115,91 +97,182 @@ def modules_of(torch: ModuleType, graph: Any) -> Iterator[Any]:
                         if not isinstance(item, (torch.nn.Module, torch.Tensor)):
                             yield item
 
+    def add_metadata(self, state: Fingerprint, *, passes: bool) -> None:
+        """Add the metadata of nodes that added code may read.
 
-def _metadata_of(
-    torch: ModuleType, graph: Any, extra_names: Collection[str], *, all_names: bool
-) -> Iterator[tuple[str, str]]:
-    """Yield name and text of the nodes' metadata that no key covers.
-
-    Only `_METADATA` and `extra_names` are included, or all metadata if `all_names`.
-    """
-    read_names = {*_METADATA, *extra_names}
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
-            names = node.meta.keys() - _DERIVED_METADATA
-            for name in sorted(names if all_names else names & read_names, key=str):
-                text = repr(node.meta[name])
-                yield name, text if name == "custom" else _PROCESS_SPECIFIC.sub("", text)
-
-
-def add_metadata(torch: ModuleType, state: Fingerprint, graph: Any, *, passes: bool) -> None:
-    """Add the metadata of nodes that added code may read.
-
-    `passes` says that some of the code gets graphs: torch's functions may read metadata on its behalf.
-    """
-    names = state.reads.attributes
-    if passes or names & _METADATA_READERS:
+        `passes` says that some of the code gets graphs: torch's functions may read metadata on its behalf.
+        """
+        names = state.reads.attributes
+        if not passes and not names & _METADATA_READERS:
+            return
         reads_all = "meta" in names and (
             state.reads.formats_values or not names.isdisjoint(("items", "values"))
         )
-        for name, text in _metadata_of(torch, graph, names, all_names=reads_all):
-            state.note(name, text)
+        read_names = {*_METADATA, *names}
+        for node in self._nodes:
+            own = node.meta.keys() - _DERIVED_METADATA
+            for name in sorted(own if reads_all else own & read_names, key=str):
+                text = repr(node.meta[name])
+                state.note(name, text if name == "custom" else _PROCESS_SPECIFIC.sub("", text))
+
+    def annotations(self) -> Iterator[tuple[int, Any]]:
+        """Yield the annotations by `torch.fx.traceback.annotate`, each with the index of its first node.
+
+        An annotation ends where the next one begins. torch itself reads some of them.
+        """
+        previous: dict[str, Any] = {}
+        for number, node in enumerate(self._nodes):
+            custom = node.meta.get("custom") or {}
+            annotation = {name: value for name, value in custom.items() if name != _CALL}
+            if annotation.keys() != previous.keys() or not all(
+                _is_equal(annotation[name], previous[name]) for name in annotation
+            ):
+                yield number, annotation
+            previous = annotation
+
+    def checkpoint_policies(self) -> list[Any]:
+        """Return the functions that choose what selective checkpointing saves, in order."""
+        functions = (graph.meta.get("_checkpoint_context_fn") for graph in self._graphs)
+        return [function for function in functions if function is not None]
+
+    def shapes(self, inputs: Sequence[Any]) -> Iterator[tuple[str, list[str]]]:
+        """Yield ranges, guards and asserts of the symbols in the inputs and values, if there are any.
+
+        A hit restores the guards of the compile, so they must equal the guards of this trace. Symbols that
+        share a guard, an assert or a replacement with the graph's symbols are included. All others are left
+        out: they depend on the functions that a kernel traced or adopted before. If a value is of an unknown
+        type, all symbols are included.
+        """
+        context = self._torch._guards.TracingContext.try_get()
+        shape_env = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+        if shape_env is None or not shape_env.var_to_range:
+            return
+        ranges = shape_env.var_to_range
+        guards = [guard.expr for guard in shape_env.guards]
+        asserts = [check.expr for checks in shape_env.deferred_runtime_asserts.values() for check in checks]
+        own = self._symbols(inputs)
+        if own is None:
+            symbols = sorted(ranges, key=str)
+        else:
+            links = [expression.free_symbols for expression in (*guards, *asserts)]
+            links += [{symbol, *value.free_symbols} for symbol, value in shape_env.replacements.items()]
+            symbols = _closure(own, links)
+        if symbols:
+            renamed = {symbol: _new_symbol(symbol, number) for number, symbol in enumerate(symbols)}
+            yield (
+                "ranges",
+                [f"{name} {ranges[symbol]}" for symbol, name in renamed.items() if symbol in ranges],
+            )
+            yield "guards", _texts(guards, renamed)
+            yield "asserts", _texts(asserts, renamed)
+
+    def _symbols(self, inputs: Sequence[Any]) -> list[Any] | None:
+        """Return the symbols in the inputs and values, in order; None if a value is of an unknown type."""
+        torch = self._torch
+        values = [*inputs]
+        for node in self._nodes:
+            examples = [node.meta[name] for name in ("example_value", "val") if name in node.meta]
+            if not examples and node.op not in ("get_attr", "output"):
+                return None
+            values += examples
+        symbols: dict[Any, None] = {}
+        values.reverse()
+        while values:
+            value = values.pop()
+            if isinstance(value, (list, tuple)):
+                values += reversed(value)
+            elif isinstance(value, (torch.SymBool, torch.SymFloat, torch.SymInt)):
+                for expression in (value.node._expr, value.node.expr):
+                    symbols |= dict.fromkeys(sorted(expression.free_symbols, key=str))
+            elif type(value) in _PLAIN:
+                continue
+            elif type(value) not in _plain_tensors(torch) or value.layout is not torch.strided:
+                return None
+            else:
+                sizes = (*value.shape, *value.stride(), value.storage_offset())
+                values += [size for size in reversed(sizes) if type(size) is not int]
+        return [*symbols]
+
+    def fixes_numbers(self) -> bool:
+        """Return whether torch may compile a varying float into the graph as a constant.
+
+        torch converts the floats in tensor arithmetic to tensors. It specializes all other floats, with a
+        guard, after it computes its key: a hit would use the float of another call and have no guard.
+        """
+        torch = self._torch
+        sizes = (torch.SymBool, torch.SymInt)
+        symbolic = (torch.SymFloat, *sizes)
+        for node in self._nodes:
+            values = [argument.meta.get("example_value") for argument in node.all_input_nodes]
+            if not any(isinstance(value, symbolic) and _has_floats(torch, value) for value in values):
+                continue
+            leaves = torch.utils._pytree.tree_leaves(node.kwargs)
+            keywords = [leaf.meta.get("example_value") for leaf in leaves if hasattr(leaf, "meta")]
+            if any(isinstance(value, torch.SymFloat) for value in keywords):
+                return True
+            if isinstance(node.meta.get("example_value"), symbolic):
+                continue  # arithmetic of numbers
+            has_sizes = any(isinstance(value, sizes) for value in values)
+            if has_sizes or getattr(node.target, "__name__", node.target) not in _ARITHMETIC:
+                return True
+        return False
+
+    def training(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield a training graph's donated inputs and user-visible outputs, which torch's keys leave out.
+
+        A backward overwrites the tensors that the forward saved, unless they are, or share memory with,
+        outputs that the user sees. Outputs that the user sees have the strides of eager mode.
+        """
+        torch = self._torch
+        context = torch._guards.TracingContext.try_get()
+        donated = getattr(getattr(context, "fw_metadata", None), "bw_donated_idxs", None)
+        if donated:
+            yield "donated inputs", sorted(donated)
+        for node in (node for node in self._nodes if node.op == "output"):
+            visible = node.meta.get("user_visible_output_idxs")
+            values = torch.utils._pytree.tree_leaves(node.args)
+            outputs = [number for number, value in enumerate(values) if isinstance(value, torch.fx.Node)]
+            if visible is not None and visible != outputs:
+                yield "outputs that the user sees", sorted(visible)
+
+    def constants(self) -> list[Any]:
+        """Return the tensors that the graph holds."""
+        groups = (
+            group for graph in self._graphs for group in (vars(graph), graph._buffers, graph._parameters)
+        )
+        values = (value for group in groups for value in group.values())
+        return [value for value in values if isinstance(value, self._torch.Tensor)]
+
+    def frozen_parameters(self) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the properties of frozen parameters that are compiled in and that torch's keys leave out.
+
+        These are the values of scalars, and which parameters share memory. torch's keys cover the geometry.
+        """
+        frozen = [tensor for tensor in self.constants() if getattr(tensor, "_is_frozen_param", False)]
+        if frozen:
+            with self._torch.utils._mode_utils.no_dispatch():
+                yield "frozen numbers", [tensor.item() if tensor.shape == () else None for tensor in frozen]
+                storages = [(tensor.untyped_storage().data_ptr(), *_geometry(tensor)) for tensor in frozen]
+            yield "frozen as one", [storages.index(storage) for storage in storages]
+
+    def example_values(self) -> list[Any]:
+        """Return the example values in the metadata of nodes."""
+        return [node.meta["example_value"] for node in self._nodes if "example_value" in node.meta]
 
 
-def annotations_of(torch: ModuleType, graph: Any) -> Iterator[tuple[int, Any]]:
-    """Yield the annotations by `torch.fx.traceback.annotate`, each with the index of its first node.
+def _plain_tensors(torch: ModuleType) -> tuple[type, ...]:
+    return torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter
 
-    An annotation ends where the next one begins. torch itself reads some of them.
-    """
-    previous: dict[str, Any] = {}
-    nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
-    for number, node in enumerate(nodes):
-        annotation = {name: value for name, value in (node.meta.get("custom") or {}).items() if name != _CALL}
-        if annotation.keys() != previous.keys() or not all(
-            _is_equal(annotation[name], previous[name]) for name in annotation
-        ):
-            yield number, annotation
-        previous = annotation
+
+def names_of(operators: Iterable[Any]) -> Collection[str]:
+    """Return the names of functions and operators, without names of overloads."""
+    names = (getattr(operator, "__name__", None) for operator in operators)
+    return {name.partition(".")[0] for name in names if isinstance(name, str)}
 
 
 def _is_equal(value: Any, other: Any) -> bool:
     plain = type(value) is type(other) and isinstance(value, _PLAIN)
     return value is other or (plain and value == other)
-
-
-def checkpointing_of(torch: ModuleType, graph: Any) -> list[Any]:
-    """Return the functions that choose what selective checkpointing saves, in order."""
-    functions = (module.meta.get("_checkpoint_context_fn") for module in _graphs(torch, graph))
-    return [function for function in functions if function is not None]
-
-
-def shapes(torch: ModuleType, graph: Any, inputs: Sequence[Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield ranges, guards and asserts of the symbols in a graph's inputs and values, if there are any.
-
-    A hit restores the guards of the compile, so they must equal the guards of this trace. Symbols that
-    share a guard, an assert or a replacement with the graph's symbols are included. Other symbols are left
-    out: they depend on the functions that a kernel traced or adopted before. If a value is of an unknown
-    type, all symbols are included.
-    """
-    context = torch._guards.TracingContext.try_get()
-    shape_env = getattr(getattr(context, "fake_mode", None), "shape_env", None)
-    if shape_env is None or not shape_env.var_to_range:
-        return
-    guards = [guard.expr for guard in shape_env.guards]
-    asserts = [check.expr for checks in shape_env.deferred_runtime_asserts.values() for check in checks]
-    own = _symbols_of(torch, graph, inputs)
-    if own is None:
-        symbols = sorted(shape_env.var_to_range, key=str)
-    else:
-        links = [expression.free_symbols for expression in (*guards, *asserts)]
-        links += [{symbol, *value.free_symbols} for symbol, value in shape_env.replacements.items()]
-        symbols = _closure(own, links)
-    if symbols:
-        renamed = {symbol: _new_symbol(symbol, number) for number, symbol in enumerate(symbols)}
-        ranges = shape_env.var_to_range
-        yield "ranges", [f"{name} {ranges[symbol]}" for symbol, name in renamed.items() if symbol in ranges]
-        yield "guards", _texts(guards, renamed)
-        yield "asserts", _texts(asserts, renamed)
 
 
 def _closure(symbols: Iterable[Any], links: Sequence[Collection[Any]]) -> list[Any]:
@@ -226,90 +299,9 @@ def _texts(expressions: Iterable[Any], renamed: Mapping[Any, Any]) -> list[str]:
     return sorted(str(expression.xreplace(renamed)) for expression in relevant)
 
 
-def _symbols_of(torch: ModuleType, graph: Any, inputs: Sequence[Any]) -> list[Any] | None:
-    """Return the symbols in a graph's inputs and values, in order; None if a value is of an unknown type."""
-    values = [*inputs]
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
-            examples = [node.meta[name] for name in ("example_value", "val") if name in node.meta]
-            if not examples and node.op not in ("get_attr", "output"):
-                return None
-            values += examples
-    plain = (torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter)
-    symbols: dict[Any, None] = {}
-    values.reverse()
-    while values:
-        value = values.pop()
-        if isinstance(value, (list, tuple)):
-            values += reversed(value)
-        elif isinstance(value, (torch.SymBool, torch.SymFloat, torch.SymInt)):
-            for expression in (value.node._expr, value.node.expr):
-                symbols |= dict.fromkeys(sorted(expression.free_symbols, key=str))
-        elif type(value) in _PLAIN:
-            continue
-        elif type(value) not in plain or value.layout is not torch.strided:
-            return None
-        else:
-            sizes = (*value.shape, *value.stride(), value.storage_offset())
-            values += [size for size in reversed(sizes) if type(size) is not int]
-    return [*symbols]
-
-
-def fixes_numbers(torch: ModuleType, graph: Any) -> bool:
-    """Return whether torch may compile a varying float into the graph as a constant.
-
-    torch converts the floats in tensor arithmetic to tensors. It specializes all other floats, with a guard,
-    after it computes its key: a hit would use the float of another call and have no guard.
-    """
-    sizes = (torch.SymBool, torch.SymInt)
-    symbolic = (torch.SymFloat, *sizes)
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
-            values = [input_node.meta.get("example_value") for input_node in node.all_input_nodes]
-            if not any(isinstance(value, symbolic) and _has_floats(torch, value) for value in values):
-                continue
-            keywords = [
-                leaf for leaf in torch.utils._pytree.tree_leaves(node.kwargs) if hasattr(leaf, "meta")
-            ]
-            if any(isinstance(leaf.meta.get("example_value"), torch.SymFloat) for leaf in keywords):
-                return True
-            if isinstance(node.meta.get("example_value"), symbolic):
-                continue  # arithmetic of numbers
-            has_sizes = any(isinstance(value, sizes) for value in values)
-            if has_sizes or getattr(node.target, "__name__", node.target) not in _ARITHMETIC:
-                return True
-    return False
-
-
 def _has_floats(torch: ModuleType, value: Any) -> bool:
     kinds = torch.utils._sympy.symbol
     return any(kinds.symbol_is_type(symbol, kinds.SymT.FLOAT) for symbol in value.node.expr.free_symbols)
-
-
-def training_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[int]]]:
-    """Yield a training graph's donated inputs and user-visible outputs, which torch's keys leave out.
-
-    A backward overwrites the tensors that the forward saved, unless they are, or share memory with, outputs
-    that the user sees. Outputs that the user sees have the strides of eager mode.
-    """
-    context = torch._guards.TracingContext.try_get()
-    donated = getattr(getattr(context, "fw_metadata", None), "bw_donated_idxs", None)
-    if donated:
-        yield "donated inputs", sorted(donated)
-    for module in _graphs(torch, graph):
-        for node in module.graph.find_nodes(op="output"):
-            visible = node.meta.get("user_visible_output_idxs")
-            values = torch.utils._pytree.tree_leaves(node.args)
-            all_outputs = [number for number, value in enumerate(values) if isinstance(value, torch.fx.Node)]
-            if visible is not None and visible != all_outputs:
-                yield "outputs that the user sees", sorted(visible)
-
-
-def constants_of(torch: ModuleType, graph: Any) -> list[Any]:
-    """Return the tensors that a graph holds."""
-    attributes = ((vars(module), module._buffers, module._parameters) for module in _graphs(torch, graph))
-    values = (value for parts in attributes for part in parts for value in part.values())
-    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def parts_of(value: Any) -> Iterator[Any]:
@@ -329,35 +321,15 @@ def parts_of(value: Any) -> Iterator[Any]:
             stack += (getattr(value, field.name, None) for field in fields(value))
 
 
-def frozen_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the properties of frozen parameters that are compiled in and that torch's keys leave out.
-
-    These are the values of scalars, and which parameters share memory. torch's keys cover the geometry.
-    """
-    frozen = [tensor for tensor in constants_of(torch, graph) if getattr(tensor, "_is_frozen_param", False)]
-    if frozen:
-        with torch.utils._mode_utils.no_dispatch():
-            yield "frozen numbers", [tensor.item() if tensor.shape == () else None for tensor in frozen]
-            storages = [(tensor.untyped_storage().data_ptr(), *_geometry(tensor)) for tensor in frozen]
-        yield "frozen as one", [storages.index(storage) for storage in storages]
-
-
-def intermediates_of(torch: ModuleType, graph: Any) -> list[Any]:
-    """Return the example values in the metadata of a graph's nodes."""
-    nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
-    return [node.meta["example_value"] for node in nodes if "example_value" in node.meta]
-
-
 def unusual_values(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the values that are no plain tensors, at any depth of lists and tensor subclasses.
 
     Each comes with the context that its `__tensor_flatten__` returns, or None.
     """
     stack = list(values)
-    plain = (torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter)
     while stack:
         value = stack.pop()
-        if type(value) in plain or value is None:
+        if type(value) in _plain_tensors(torch) or value is None:
             continue
         if isinstance(value, (list, tuple)):
             stack += value

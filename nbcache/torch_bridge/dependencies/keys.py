@@ -22,21 +22,10 @@ from nbcache.torch_bridge.dependencies.global_state import (
 )
 from nbcache.torch_bridge.dependencies.graph_fingerprint import GraphFingerprint, package_identity
 from nbcache.torch_bridge.dependencies.graphs import (
-    add_metadata,
-    annotations_of,
-    checkpointing_of,
-    constants_of,
-    fixes_numbers,
-    frozen_of,
-    intermediates_of,
+    TracedGraph,
     memory_of,
-    methods_of,
-    modules_of,
     names_of,
-    operators_of,
     parts_of,
-    shapes,
-    training_of,
     unusual_values,
 )
 from nbcache.torch_bridge.dependencies.hit_guards import choose_entries, guard_hits
@@ -487,40 +476,37 @@ class Dependencies:
 
     # --- what a graph depends on ----------------------------------------------------------------
 
-    def of(self, graph: Any, example_inputs: Sequence[Any], details: Any) -> str | None:
-        """Return the digest of the dependencies of `graph` that torch's key leaves out, or None without any.
+    def of(self, module: Any, example_inputs: Sequence[Any], details: Any) -> str | None:
+        """Return the digest of the dependencies of `module` that torch's key leaves out, or None without any.
 
         torch computes its key from `details`. Unknown is raised if the behaviour of a dependency is unknown.
         """
+        graph = TracedGraph(self._torch, module)
         aot_config = getattr(details, "aot_config", None)  # of AOTAutograd's key for Dynamo's graph
         state = self._for_any_graph()
         any_graphs = state.digest
         self._thread.code = self._code(state)
         decompositions = self._add_decompositions(state, aot_config)
-        operators = operators_of(self._torch, graph)
-        self._add_called_attributes(state, methods_of(self._torch, graph), names_of(operators))
+        operators = graph.operators()
+        self._add_called_attributes(state, graph.methods(), names_of(operators))
         for operator in operators:
             if not self._registrations.is_torch_target(operator):
                 self._add_operator(state, operator)
-        for value in modules_of(self._torch, graph):
+        for value in graph.parts_of_modules():
             if not (self._known.is_library_code(value) and self._known.is_library_code(type(value))):
                 state.add(value, "a part of a module that the graph calls")
-        for context in checkpointing_of(self._torch, graph):
-            state.add(context, "the policy of selective checkpointing")
-        for number, annotation in annotations_of(self._torch, graph):
+        for policy in graph.checkpoint_policies():
+            state.add(policy, "the policy of selective checkpointing")
+        for number, annotation in graph.annotations():
             state.note(number)
             state.add(annotation, "an annotation of a node")
-        facts = [
-            *flags(self._torch),
-            *shapes(self._torch, graph, example_inputs),
-            *frozen_of(self._torch, graph),
-        ]
-        for name, value in facts if aot_config else [*facts, *training_of(self._torch, graph)]:
+        facts = [*flags(self._torch), *graph.shapes(example_inputs), *graph.frozen_parameters()]
+        for name, value in facts if aot_config else [*facts, *graph.training()]:
             state.note(name, value)
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
             state.note("default dtype", dtype)  # not in the keys of torch 2.11
         if aot_config is not None:
-            if fixes_numbers(self._torch, graph):
+            if graph.fixes_numbers():
                 raise Unknown("torch may compile a varying float into the graph")
             add_graph_autocast(self._torch, state, operators, details)
             self._add_inputs(state, graph, example_inputs)
@@ -530,20 +516,20 @@ class Dependencies:
         )
         if state.digest != self._empty:
             self._add_reachable(state, decompositions)
-            add_metadata(self._torch, state, graph, passes=state.has_graph_passes)
+            graph.add_metadata(state, passes=state.has_graph_passes)
         return None if state.digest == self._empty else state.digest
 
-    def _add_inputs(self, state: GraphFingerprint, graph: Any, example_inputs: Sequence[Any]) -> None:
+    def _add_inputs(self, state: GraphFingerprint, graph: TracedGraph, example_inputs: Sequence[Any]) -> None:
         """Add third-party code in the classes of tensors, and the inputs that share memory."""
         torch = self._torch
         kinds: dict[type, None] = {}
-        for value, context in unusual_values(torch, [*example_inputs, *constants_of(torch, graph)]):
+        for value, context in unusual_values(torch, [*example_inputs, *graph.constants()]):
             kinds[type(value)] = None
             if self._known.is_library_code(type(value)):
                 kinds |= dict.fromkeys(map(type, parts_of(context)))
             else:
                 state.add(context, f"the __tensor_flatten__ context of {type(value).__qualname__}")
-        for value, context in unusual_values(torch, intermediates_of(torch, graph)):
+        for value, context in unusual_values(torch, graph.example_values()):
             kinds |= dict.fromkeys(map(type, (value, *parts_of(context))))
         for kind in kinds:
             self._add_kind(state, kind)

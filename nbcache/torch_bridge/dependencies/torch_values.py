@@ -10,7 +10,7 @@ from typing import Any
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.torch_bridge.dependencies.global_state import add_autocast
-from nbcache.torch_bridge.dependencies.graphs import methods_of, operators_of
+from nbcache.torch_bridge.dependencies.graphs import TracedGraph
 from nbcache.torch_bridge.dependencies.monkeypatches import all_tables
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
 from nbcache.torch_bridge.dependencies.user_passes import Patterns
@@ -126,10 +126,10 @@ class TorchValues:
 
     def _add_graph(self, state: Fingerprint, module: Any) -> None:
         """Add a graph that code holds, and the attributes of its module."""
-        torch, kind = self._torch, type(module)
+        graph, kind = TracedGraph(self._torch, module), type(module)
         state.note("graph", module.code)
-        state.add([*operators_of(torch, module)], "a graph")
-        for name in sorted(methods_of(torch, module)):
+        state.add([*graph.operators()], "a graph")
+        for name in sorted(graph.methods()):
             state.reads.add_attribute(name)
         for base in kind.__mro__[1:]:  # the first class exists for this instance only
             if not self._known.defines(base):
