@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 
 from nbcache.core.key import sha256
 
-__all__ = ["is_installed", "module_of_stdlib", "package_of", "version_of"]
+__all__ = ["is_in_packages_folder", "is_installed", "module_of_stdlib", "package_of", "version_of"]
 
 _MARGIN_SECONDS = 1.0
 """Seconds after the start of a process in which no package is assumed to be replaced."""
@@ -19,16 +19,21 @@ _INSTALLED_PATH = re.compile(r"(?P<folder>.*/(?:site|dist)-packages)/(?P<top>[^/
 """Path of an installed file: the folder of packages, and the top-level name in it."""
 
 
+def is_in_packages_folder(file: str) -> bool:
+    """Return whether a path lies in a folder into which pip or a distribution installs packages."""
+    return "/site-packages/" in file or "/dist-packages/" in file
+
+
 def is_installed(file: str) -> bool:
     """Return whether a path belongs to the standard library or to an installed package."""
-    return file.startswith((_STDLIB, "<frozen ")) or "/site-packages/" in file or "/dist-packages/" in file
+    return file.startswith((_STDLIB, "<frozen ")) or is_in_packages_folder(file)
 
 
 def module_of_stdlib(file: str) -> str:
     """Return the top-level name of the standard library's module at a path, or an empty text."""
     if file.startswith("<frozen "):
         return file.removeprefix("<frozen ").rstrip(">").partition(".")[0]
-    if not file.startswith(_STDLIB) or "/site-packages/" in file or "/dist-packages/" in file:
+    if not file.startswith(_STDLIB) or is_in_packages_folder(file):
         return ""
     return file.removeprefix(_STDLIB).partition(os.sep)[0].removesuffix(".py")
 

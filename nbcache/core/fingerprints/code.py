@@ -60,9 +60,7 @@ def steps_of(code: types.CodeType) -> tuple[Step, ...]:
             continue
         value = instruction.argval
         if instruction.opcode in dis.hasconst and instruction.arg is not None:
-            value = code.co_consts[
-                instruction.arg
-            ]  # Python 3.11 leaves `argval` empty for the names of keywords
+            value = code.co_consts[instruction.arg]  # in Python 3.11, `argval` lacks the names of keywords
         parts = _PAIR.findall(instruction.opname) if isinstance(instruction.argval, tuple) else []
         if len(parts) == 2 and isinstance(instruction.arg, int):
             numbers = (instruction.arg >> 4, instruction.arg & 15)

@@ -48,6 +48,7 @@ from nbcache.core.fingerprints.code import (
     steps_of,
 )
 from nbcache.core.fingerprints.instances import (
+    DESCRIPTIVE,
     has_dictionary,
     instance_attributes,
     is_python_class,
@@ -78,14 +79,10 @@ _EMPTY_CACHES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """Function with an `lru_cache` → its digest when its cache was last seen empty."""
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 _WRAPPERS = (functools.partial, staticmethod, classmethod, property, CACHED, weakref.ref)
-_IGNORED = frozenset(
-    {
-        *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__"),
-        *("__annotations_cache__", "__dataclass_fields__", "__dict__", "__doc__", "__firstlineno__"),
-        *("__module__", "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__"),
-        *("__weakref__", "_abc_impl"),
-    }
-)
+_IGNORED = DESCRIPTIVE | {
+    *("__abstractmethods__", "__annotate_func__", "__dataclass_fields__", "__dict__", "__module__"),
+    *("__orig_bases__", "__parameters__", "__qualname__", "__weakref__"),
+}
 """Attributes of classes and functions that hold names and locations, or repeat other attributes."""
 _FLAGS = 0x02AC
 """Bits of `co_flags` that affect a call: `*args`, `**kwargs`, generators and coroutines."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 __all__ = [
+    "DESCRIPTIVE",
+    "HEAP_TYPE",
     "classes_with_subclasshook",
     "dict_attributes",
     "has_dictionary",
@@ -20,8 +22,15 @@ __all__ = [
     "registered_classes",
 ]
 
-_HEAP = 1 << 9
+HEAP_TYPE = 1 << 9
 """Flag in `__flags__`: a heap type, such as every class that is written in Python."""
+DESCRIPTIVE = frozenset(
+    {
+        *("__annotate__", "__annotations__", "__annotations_cache__", "__doc__", "__firstlineno__"),
+        *("__static_attributes__", "_abc_impl"),
+    }
+)
+"""Attributes of classes and functions that have no effect unless code reads them."""
 
 protocol_attributes: Callable[[type], Iterable[str]] = getattr(typing, "_get_protocol_attrs", vars)
 """Returns the names of a protocol's methods and annotated attributes."""
@@ -62,7 +71,7 @@ def native_class(kind: type) -> type:
         new = vars(base).get("__new__")
         if isinstance(new, types.BuiltinFunctionType) and new.__self__ is base:
             return base
-        if not base.__flags__ & _HEAP:
+        if not base.__flags__ & HEAP_TYPE:
             return base
     return object
 

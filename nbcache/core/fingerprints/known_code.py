@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import re
 import sys
 import sysconfig
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from nbcache.core.installed import is_in_packages_folder
 
 __all__ = ["CACHED", "DESCRIPTORS", "KnownPackages", "cell_contents"]
 
@@ -26,7 +27,6 @@ DESCRIPTORS = (
     types.WrapperDescriptorType,
 )
 """Types of functions, methods and attributes that are written in C."""
-_SITE_PACKAGES = re.compile("/(?:dist|site)-packages/")
 _NAMEDTUPLE = "namedtuple_"
 """Prefix of `__name__` in the globals of a method that `namedtuple` generates."""
 
@@ -51,7 +51,7 @@ class KnownPackages:
         return is_known
 
     def _is_stdlib(self, file: str) -> bool:
-        return file.startswith(self._stdlib) and not ("/site-packages/" in file or "/dist-packages/" in file)
+        return file.startswith(self._stdlib) and not is_in_packages_folder(file)
 
     def is_caller(self, frame: types.FrameType | None, through: tuple[str, ...]) -> bool:
         """Return whether a known package called, directly or through files whose paths begin with `through`.
@@ -82,7 +82,7 @@ class KnownPackages:
         if module == "__main__":
             return True
         file = getattr(sys.modules.get(module), "__file__", None) or "<none>"
-        return not (file.startswith("<") or self.has_file(file) or _SITE_PACKAGES.search(file))
+        return not (file.startswith("<") or self.has_file(file) or is_in_packages_folder(file))
 
     def defines(self, value: Any) -> bool:
         """Return whether a known package holds this function or class under its name."""
@@ -124,9 +124,8 @@ class KnownPackages:
                 stack.append(value.__self__)
                 code = getattr(value.__func__, "__code__", None)
                 from_text = code is not None and code.co_filename == "<string>"
-                if not (
-                    from_text and self.defines(type(value.__self__))
-                ):  # torch generates such methods for its classes
+                # torch generates methods from texts for its own classes.
+                if not (from_text and self.defines(type(value.__self__))):
                     stack.append(value.__func__)
             elif isinstance(value, type):
                 if not (self.has_module(value.__module__) and self._has_library_methods(value)):
@@ -156,13 +155,11 @@ class KnownPackages:
             return True
         wrapped = getattr(function, "__wrapped__", None)
         if function.__code__.co_filename == "<string>" and isinstance(wrapped, types.FunctionType):
-            return self.is_library_method(
-                owner, wrapped
-            )  # torch generates such wrappers to cache the result of a method
+            # torch generates wrappers from texts to cache the results of methods.
+            return self.is_library_method(owner, wrapped)
         scope, module = function.__globals__, sys.modules.get(owner.__module__)
-        is_generated = (
-            scope is vars(module) if module is not None else False
-        )  # `dataclass` generates such methods
+        # `dataclass` and `namedtuple` generate methods from texts.
+        is_generated = module is not None and scope is vars(module)
         is_generated |= scope.get("__name__") == _NAMEDTUPLE + owner.__name__
         return is_generated and function.__code__.co_filename.startswith("<")
 

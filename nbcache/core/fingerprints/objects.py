@@ -29,6 +29,8 @@ from typing import Any
 from nbcache.core.fingerprints.code import code_digest, exact, exact_int, hashed, value_digest
 from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.instances import (
+    DESCRIPTIVE,
+    HEAP_TYPE,
     classes_with_subclasshook,
     has_dictionary,
     instance_attributes,
@@ -48,8 +50,6 @@ _MOST_OBJECTS = 300_000
 _LONGEST_TEXT = 200
 """Characters; a longer plain value is digested as its beginning and a hash."""
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)})
-_HEAP = 1 << 9
-"""Flag in `__flags__`: a heap type, such as every class that is written in Python."""
 _IMMUTABLE = 1 << 8
 """Flag in `__flags__`: a class with attributes that cannot be set."""
 _VALUES = frozenset(
@@ -60,13 +60,9 @@ _LISTS = (list, tuple, deque, set, frozenset)
 _DICTS = (OrderedDict, defaultdict, dict)
 _FIELD: type = type(vars(namedtuple("_", "a"))["a"])
 """Type of the descriptors of named tuples."""
-_IGNORED_OF_CLASSES = frozenset(
-    {
-        *("__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__"),
-        *("__doc__", "__firstlineno__", "__module__", "__qualname__", "__static_attributes__"),
-        *("__weakref__", "_abc_impl"),
-    }
-)
+_IGNORED_OF_CLASSES = DESCRIPTIVE | {
+    *("__annotate_func__", "__dict__", "__module__", "__qualname__", "__weakref__")
+}
 """Attributes of classes that hold locations, or that the digest covers separately."""
 _COMPLETE = (type, types.ModuleType)
 """Types that are digested completely, even inside an instance."""
@@ -353,7 +349,7 @@ class Objects:
 
     def _class(self, cls: type) -> str:
         name = f"class {full_name(cls)}"
-        if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
+        if not cls.__flags__ & HEAP_TYPE or cls.__flags__ & _IMMUTABLE:
             return name
         ignored = _IGNORED_OF_CLASSES | self._counters.get(cls, frozenset())
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]

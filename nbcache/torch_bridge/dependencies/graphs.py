@@ -377,8 +377,6 @@ def memory_of(torch: ModuleType, inputs: Sequence[Any]) -> Iterator[tuple[Any, .
         yield "inputs that share memory", shared
         yield ([isinstance(value, torch.Tensor) and is_leaf(value) for value in inputs],)
         for number in (number for numbers in shared for number in numbers):
-            for tensor in (
-                inputs[number],
-                inputs[number]._base,
-            ):  # AOTAutograd compiles for the base of a view
+            # AOTAutograd compiles for the base of a view.
+            for tensor in (inputs[number], inputs[number]._base):
                 yield (None if tensor is None else _geometry(tensor),)

@@ -54,9 +54,7 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = [
-    "Dependencies",
-]
+__all__ = ["Dependencies"]
 
 _ATTRIBUTE = "nbcache_dependencies"
 """Name of the digest in torch's keys; torch's own list of their parts shows it."""
@@ -285,9 +283,8 @@ class Dependencies:
 
     def _is_torch_registration(self, table: str, key: Any, value: Any) -> bool:
         """Return whether torch itself registered both the new operator and its entry."""
-        late = (
-            table in SHARDING_TABLES and getattr(key, "namespace", "") == "prims"
-        )  # inductor's own operators
+        # torch adds sharding rules for inductor's operators when it compiles.
+        late = table in SHARDING_TABLES and getattr(key, "namespace", "") == "prims"
         if value is not key and not late and type(key).__module__ != getattr(value, "__module__", None):
             return False
         return self._known.is_library_code(type(key)) and self._known.is_library_code(value)

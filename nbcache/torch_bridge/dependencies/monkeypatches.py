@@ -17,6 +17,7 @@ from operator import attrgetter, is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from nbcache.core.fingerprints.instances import DESCRIPTIVE
 from nbcache.core.fingerprints.known_code import KnownPackages
 
 __all__ = [
@@ -97,13 +98,10 @@ GENERATORS = tuple(f"torch._inductor.codegen.{name}" for name in ("common", "cpp
 """The modules of these classes."""
 ABSENT = "taken out"
 """The value of an entry that was removed. Digests contain this text."""
-_IGNORED = frozenset(
-    {
-        *("__abstractmethods__", "__annotate__", "__annotations__", "__annotations_cache__", "__builtins__"),
-        *("__doc__", "__firstlineno__", "__format__", "__repr__", "__static_attributes__", "__str__"),
-        *("__warningregistry__", "___has_generation_tag_patch", "___needs_generation_tag_patch", "_abc_impl"),
-    }
-)
+_IGNORED = DESCRIPTIVE | {
+    *("__abstractmethods__", "__builtins__", "__format__", "__repr__", "__str__", "__warningregistry__"),
+    *("___has_generation_tag_patch", "___needs_generation_tag_patch"),
+}
 """Attributes that hold texts, or that Python and torch set at run time."""
 _TORCH_WRAPPERS = (
     *("_disable_dynamo.", "install_generation_tagging_init."),
@@ -199,10 +197,8 @@ class Originals:
 
     def changes(self, owner: Any) -> Collection[Change]:
         """Return the third-party entries of a recorded owner; removed entries come last."""
-        recorded, entries = (
-            self._records[id(owner)],
-            dict(_entries(owner)),
-        )  # other threads may change the owner
+        recorded = self._records[id(owner)]
+        entries = dict(_entries(owner))  # other threads may change the owner
         if recorded.late:
             if not self._is_library_code([_code(owner, value) for value in recorded.torch_entries.values()]):
                 recorded.torch_entries = {
@@ -261,7 +257,7 @@ class Replacements:
     def attributes(self) -> list[tuple[str, Any]]:
         """Return all third-party attributes with their qualified names."""
         imported = sys.modules.keys() - self._examined
-        for name in filter(_is_of_compiler, imported):
+        for name in (name for name in imported if name.startswith(_COMPILER)):
             module = sys.modules.get(name)
             if module is not None and self._known.has_file(getattr(module, "__file__", None) or ""):
                 self._places.setdefault(name, module)  # a compiled graph's module has another file
@@ -354,10 +350,6 @@ def _are_same(values: Collection[Any], previous: Sequence[Any]) -> bool:
         return len(values) == len(previous) and all(map(is_, values, previous))
     except RuntimeError:  # another thread changed it
         return False
-
-
-def _is_of_compiler(module: str) -> bool:
-    return module.startswith(_COMPILER)
 
 
 def _elements(torch_entries: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:

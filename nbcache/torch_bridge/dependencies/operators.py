@@ -223,9 +223,8 @@ class Registrations:
         """
         name = operator._name
         state.note("operator", name)
-        if (
-            self.is_torch_operator(name) or (id(state), name) in self._adding
-        ):  # a registration for it refers to it
+        # A registration for an operator may refer to the operator.
+        if self.is_torch_operator(name) or (id(state), name) in self._adding:
             return
         runs = called or self._torch.Tag.pointwise in operator.tags
         state.note(operator._schema, *sorted(map(str, operator.tags)), runs)
