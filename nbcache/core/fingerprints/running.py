@@ -58,11 +58,7 @@ class Running:
         if kind not in self._elements:
             self._elements[kind] = self._runs(_lookup(kind, "__getitem__"))
         is_class = issubclass(kind, type) and _lookup(kind, "__getitem__") is _ABSENT
-        return self._elements[kind] or (is_class and self._runs_class_getitem(value))
-
-    def _runs_class_getitem(self, cls: type) -> bool:
-        raw = _lookup(cls, "__class_getitem__")
-        return raw is not _ABSENT and self._runs(raw)
+        return self._elements[kind] or (is_class and self._runs(_lookup(value, "__class_getitem__")))
 
     @staticmethod
     def missing(value: Any, key: Any) -> bool:

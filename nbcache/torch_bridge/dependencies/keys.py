@@ -238,16 +238,20 @@ class Dependencies:
         add_ambient_state(self._torch, state, self._known, passes=state.has_graph_passes)
         self._add_attributes(state)
 
-    def _digest_of_operators(self) -> str:
-        """Return a text that changes, in this process, with table entries for third-party operators."""
+    def _code(self, any_graph: GraphFingerprint) -> str:
+        """Return a text that changes, in this process, with the third-party code that any graph may reach.
+
+        It also changes with table entries for third-party operators, which `any_graph` leaves out.
+        """
         state = self._new_state()
         try:
             for name, table in all_tables():
                 self._add_table(state, name, table, of_operators=True)
         except Unknown:
             changes = [self._originals.changes(table) for _, table in all_tables()]
-            return str([(id(entry.key), id(entry.value)) for entries in changes for entry in entries])
-        return state.digest
+            ids = [(id(entry.key), id(entry.value)) for entries in changes for entry in entries]
+            return f"{any_graph.digest}{ids}"
+        return any_graph.digest + state.digest
 
     def _add_operator(self, state: GraphFingerprint, operator: Any) -> None:
         """Add an operator whose kernels do not run during compilation."""
@@ -290,7 +294,7 @@ class Dependencies:
         return self._known.is_library_code(type(key)) and self._known.is_library_code(value)
 
     def _record_decompositions(self, decompositions: Any) -> None:
-        """Record inductor's decompositions; some depend on settings in torch's keys."""
+        """Record which decompositions are torch's; some of them depend on settings in torch's keys."""
         if self._originals.is_recorded(decompositions):
             return
         torch_entries: dict[Any, Any] = {}
@@ -462,10 +466,6 @@ class Dependencies:
     def last_is_plain(self) -> bool:
         """Return whether `of_any_graph` covers all that the last graph depends on beyond torch's key."""
         return not self.off and getattr(self._thread, "is_plain", False)
-
-    def _code(self, state: GraphFingerprint) -> str:
-        """Return a text that changes with the third-party code that any graph may be compiled with."""
-        return state.digest + self._digest_of_operators()
 
     def _current_code_and_settings(self) -> tuple[str, str]:
         """Return the code and the settings that this thread compiles with."""

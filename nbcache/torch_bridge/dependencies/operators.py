@@ -16,8 +16,7 @@ import os
 import re
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache, partial
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,9 +53,9 @@ _IMPLICIT = "CompositeImplicitAutograd"
 """The dispatch key of a kernel that is registered without one."""
 _REGISTERING_FILES = ("_library/custom_ops.py", "library.py")
 """torch's files that register third-party functions."""
-_KERNEL_ATTRIBUTES = ("_backend_fns", "_disabled_kernel", "_init_fn")
+_KERNEL_ATTRIBUTES = frozenset({"_backend_fns", "_disabled_kernel", "_init_fn"})
 """Attributes of a `CustomOpDef` that hold kernels for devices."""
-_IGNORED_ATTRIBUTES = frozenset({*_KERNEL_ATTRIBUTES, "_lib", "_name", "_namespace", "_opoverload"})
+_IGNORED_ATTRIBUTES = _KERNEL_ATTRIBUTES | {"_lib", "_name", "_namespace", "_opoverload"}
 """These, and attributes that repeat the schema."""
 _TORCH_LIBRARIES = (b"libc10.so", b"libtorch.so", b"libtorch_cpu.so", b"libtorch_python.so")
 """Libraries of torch; a shared library that registers operators is linked with one of them."""
@@ -110,8 +109,7 @@ class Registrations:
 
         def fallback(original: Any, lib: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(lib, fn, *args, **kwargs)
-            description = partial(_dispatch_key, lib, args, kwargs)
-            self._note(lambda: self._note_override(f"fallback {description()}", fn, lib))
+            self._note(lambda: self._note_override(f"fallback {_dispatch_key(lib, args, kwargs)}", fn, lib))
             return result
 
         def py_impl(original: Any, operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
@@ -228,20 +226,18 @@ class Registrations:
             return
         runs = called or self._torch.Tag.pointwise in operator.tags
         state.note(operator._schema, *sorted(map(str, operator.tags)), runs)
-        with state.describing(f"`{name}`"), self._guard_recursion(state, name):
-            definition = self._torch._library.custom_ops.OPDEFS.get(name)
-            if definition is not None:
-                state.add(_attributes_of(definition, _KERNEL_ATTRIBUTES if runs else ()))
-            has_fake = self._add_rules(state, name)
-            self._add_kernels(state, name, definition is not None, has_fake, runs)
-            add_python(state, operator)
-
-    @contextmanager
-    def _guard_recursion(self, state: Fingerprint, name: str) -> Iterator[None]:
+        ignored = _IGNORED_ATTRIBUTES - _KERNEL_ATTRIBUTES if runs else _IGNORED_ATTRIBUTES
         adding = (id(state), name)  # other threads add other fingerprints
         self._adding.add(adding)
         try:
-            yield
+            with state.describing(f"`{name}`"):
+                definition = self._torch._library.custom_ops.OPDEFS.get(name)
+                if definition is not None:
+                    attributes = vars(definition).items()
+                    state.add({key: value for key, value in attributes if key not in ignored})
+                has_fake = self._add_rules(state, name)
+                self._add_kernels(state, name, definition is not None, has_fake, runs)
+                add_python(state, operator)
         finally:
             self._adding.discard(adding)
 
@@ -338,15 +334,6 @@ def _python_tables(operator: Any) -> tuple[Mapping[Any, Any], ...]:
 def _dispatch_key(library: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Return the dispatch key in the arguments of a registration, or an empty text."""
     return str(kwargs.get("dispatch_key") or (args[0] if args else "") or library.dispatch_key)
-
-
-def _attributes_of(definition: Any, more: Collection[str]) -> dict[str, Any]:
-    """Return the attributes of a `CustomOpDef` without kernels and without the schema's, plus `more`."""
-    return {
-        name: value
-        for name, value in vars(definition).items()
-        if name not in _IGNORED_ATTRIBUTES or name in more
-    }
 
 
 def _definition(torch: ModuleType, name: str) -> re.Match[str] | None:

@@ -61,10 +61,11 @@ _COMPILE_FX_ARGUMENTS = frozenset({"compile_region_name", "get_decomp_fn"})
 def code_in_settings() -> Iterator[tuple[str, Any]]:
     """Yield the name and the code of each setting that holds code other than torch's default."""
     for module, names in SETTINGS.items():
-        config = sys.modules.get(module)
+        config: Any = sys.modules.get(module)
         for name in names:
             value = getattr(config, name, None)
-            if value is None or value is (default := _default(config, name)):
+            default = None if value is None else getattr(config._config.get(name), "default", None)
+            if value is default:
                 continue
             defaults = [*map(id, default)] if isinstance(default, (list, tuple)) else []
             for code in value if isinstance(value, (list, tuple)) else [value]:
@@ -88,10 +89,6 @@ def _choices_handler() -> Any:
     kind = type(handler)
     is_torchs = kind.__module__.startswith("torch.") or kind is by_setting  # the setting itself is added
     return None if is_torchs else handler
-
-
-def _default(config: Any, name: str) -> Any:
-    return getattr(config._config.get(name), "default", None)
 
 
 def compilers() -> list[tuple[str, Any]]:
