@@ -119,7 +119,6 @@ class Objects:
         *,
         annotations: bool = False,
         counters: Mapping[type, frozenset[str]] = {},
-        most: int = _MOST_OBJECTS,
         are_deep: Callable[[type], bool] = lambda kind: False,
         scope_name: Callable[[dict[str, Any]], str] = lambda scope: "",
     ) -> None:
@@ -127,12 +126,11 @@ class Objects:
 
         Instances of `values` are digested completely, even inside an instance. `annotations` says whether the
         digests of functions cover annotations. `counters` are attributes of classes that digests leave out.
-        After `most` objects, `Unknown` is raised. `are_deep` returns whether digests of a type's instances
-        cover nested values completely. `scope_name` returns a name for a function's globals, or "".
+        `are_deep` returns whether digests of a type's instances cover nested values completely. `scope_name`
+        returns a name for a function's globals, or "".
         """
         self._scope_name = scope_name
         self._are_deep = are_deep
-        self._most = most
         self._deeply = False
         self._annotations = annotations
         self._counters = counters
@@ -151,8 +149,6 @@ class Objects:
         self._visits: list[int] = []
         """The index of each visited object, with repeats."""
         self._traits: dict[type, _TypeTraits] = {}
-        self._digests_by_type: dict[str, str] = {}
-        """Digest of a type → digest of a value that contributes its type alone."""
         self.unordered: set[int] = set()
         """Ids of the sets whose order differs between processes."""
 
@@ -215,11 +211,7 @@ class Objects:
         if traits.is_code:
             self._in_instance = False
         elif in_instance and traits.type_alone and not deeply:
-            of_type = self.digest(type_)
-            digest = self._digests_by_type.get(of_type)
-            if digest is None:
-                digest = self._digests_by_type[of_type] = self._join("one", of_type)
-            return digest
+            return self._join("one", self.digest(type_))
         self._deeply = deeply or traits.is_deep
         try:
             return self._cached_digest(value, traits)
@@ -238,7 +230,7 @@ class Objects:
         depth = self._ancestors.get(key)
         if depth is not None:
             return f"within {len(self._ancestors) - depth}"
-        if len(self._digests) >= self._most:
+        if len(self._digests) >= _MOST_OBJECTS:
             raise Unknown("more objects than nbcache follows")
         self._alive.append(value)
         self._ancestors[key] = len(self._ancestors)
@@ -287,17 +279,13 @@ class Objects:
             ((staticmethod, classmethod), lambda value: self._parts(kind.__qualname__, value.__func__)),
             (
                 property,
-                lambda value: self._with_attributes(
-                    value, "property", kind, value.fget, value.fset, value.fdel
-                ),
+                lambda value: self._wrapper(value, "property", kind, value.fget, value.fset, value.fdel),
             ),
             (
                 functools.partial,
-                lambda value: self._with_attributes(
-                    value, "partial", kind, value.func, value.args, value.keywords
-                ),
+                lambda value: self._wrapper(value, "partial", kind, value.func, value.args, value.keywords),
             ),
-            (CACHED, lambda value: self._with_attributes(value, "cached", value.__wrapped__)),
+            (CACHED, lambda value: self._wrapper(value, "cached", value.__wrapped__)),
         )
         make = next((make for kinds, make in makers if issubclass(kind, kinds)), None)
         if make is not None:
@@ -315,7 +303,7 @@ class Objects:
     def _parts(self, name: str, *parts: Any) -> str:
         return self._join(name, *map(self.digest, parts))
 
-    def _with_attributes(self, value: Any, name: str, *parts: Any) -> str:
+    def _wrapper(self, value: Any, name: str, *parts: Any) -> str:
         """Return the digest of a value by its parts and its attributes."""
         return self._join(name, *map(self.digest, parts), *self._attributes(value))
 
