@@ -105,9 +105,8 @@ class TracedGraph:
         names = state.reads.attributes
         if not passes and not names & _METADATA_READERS:
             return
-        reads_all = "meta" in names and (
-            state.reads.formats_values or not names.isdisjoint(("items", "values"))
-        )
+        reads_items = state.reads.formats_values or not names.isdisjoint(("items", "values"))
+        reads_all = "meta" in names and reads_items
         read_names = {*_METADATA, *names}
         for node in self._nodes:
             own = node.meta.keys() - _DERIVED_METADATA
@@ -124,9 +123,8 @@ class TracedGraph:
         for number, node in enumerate(self._nodes):
             custom = node.meta.get("custom") or {}
             annotation = {name: value for name, value in custom.items() if name != _CALL}
-            if annotation.keys() != previous.keys() or not all(
-                _is_equal(annotation[name], previous[name]) for name in annotation
-            ):
+            same_names = annotation.keys() == previous.keys()
+            if not (same_names and all(_is_equal(annotation[name], previous[name]) for name in annotation)):
                 yield number, annotation
             previous = annotation
 
@@ -237,10 +235,8 @@ class TracedGraph:
 
     def constants(self) -> list[Any]:
         """Return the tensors that the graph holds."""
-        groups = (
-            group for graph in self._graphs for group in (vars(graph), graph._buffers, graph._parameters)
-        )
-        values = (value for group in groups for value in group.values())
+        groups = ((vars(graph), graph._buffers, graph._parameters) for graph in self._graphs)
+        values = (value for group in groups for part in group for value in part.values())
         return [value for value in values if isinstance(value, self._torch.Tensor)]
 
     def frozen_parameters(self) -> Iterator[tuple[str, list[Any]]]:

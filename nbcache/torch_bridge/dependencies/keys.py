@@ -77,19 +77,17 @@ class Dependencies:
         self.off = False
         """True after a fault of nbcache: torch's keys stay unchanged."""
         self._on_fault = on_fault
-        file = getattr(sys.modules.get("triton"), "__file__", None)
-        triton = [os.path.dirname(file)] if file else []
         nbcache_folder = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__)))
         folder = os.path.dirname(os.path.abspath(str(torch.__file__)))
-        triton_folder = os.path.join(os.path.dirname(folder), "triton")
+        places = [folder, os.path.join(os.path.dirname(folder), "triton"), nbcache_folder]
+        places.append(str(sys.modules["typing_extensions"].__file__))  # torch wraps functions with it
+        if file := getattr(sys.modules.get("triton"), "__file__", None):
+            places.append(os.path.dirname(file))
         if not late:
             read_defaults(torch)
         self._torch = torch
         self._late = late
-        extensions = sys.modules["typing_extensions"]  # torch requires it and wraps functions with it
-        self._known = KnownPackages(
-            [folder, triton_folder, nbcache_folder, *triton, str(extensions.__file__)]
-        )
+        self._known = KnownPackages(places)
         self._registrations = Registrations(torch, self._known, late=late, on_fault=self.fail)
         self._patterns = Patterns(self._known)
         self._values = TorchValues(torch, self._known, self._registrations, self._patterns)
@@ -136,22 +134,17 @@ class Dependencies:
     def follow_attributes(self, torch: ModuleType, context: Context, patches: Patches) -> None:
         """Record torch's classes and modules whose attributes code may read."""
         modules = {torch.nn.Module, *subclasses(torch.nn.Module)}
-        for owner in (
-            *self._read_by_torch,
-            self._functional_backend,
-            torch.autograd.Function,
-            *filter(self._known.defines, modules),
-        ):
+        own = [torch.autograd.Function, *filter(self._known.defines, modules)]
+        for owner in (*self._read_by_torch, self._functional_backend, *own):
             self._originals.record(owner, late=self._late)
 
     def follow_devices(self, common: ModuleType, context: Context, patches: Patches) -> None:
         """Record the entries that torch adds for devices at its first compile."""
+        through = (self._nbcache_folder, os.path.abspath(common.__file__ or ""))
 
         def register(original: Any, device: str, *args: Any, **kwargs: Any) -> Any:
             result = original(device, *args, **kwargs)
-            if self._known.is_caller(
-                sys._getframe(), (self._nbcache_folder, os.path.abspath(common.__file__ or ""))
-            ):
+            if self._known.is_caller(sys._getframe(), through):
                 for _, table in tables_of(common):
                     self._originals.record_entry(table, device)
             return result
@@ -229,12 +222,10 @@ class Dependencies:
         A graph without third-party code calls no third-party operators.
         """
         if state.has_code:
-            tables = [
-                *all_tables(),
-                *([] if decompositions is None else [(GIVEN_DECOMPOSITIONS, decompositions)]),
-            ]
-            for name, table in tables:
+            for name, table in all_tables():
                 self._add_table(state, name, table, of_operators=True)
+            if decompositions is not None:
+                self._add_table(state, GIVEN_DECOMPOSITIONS, decompositions, of_operators=True)
         add_ambient_state(self._torch, state, self._known, passes=state.has_graph_passes)
         self._add_attributes(state)
 
@@ -310,10 +301,9 @@ class Dependencies:
     def _add_replaced_attributes(self, state: GraphFingerprint) -> None:
         """Add replaced attributes of torch that any graph may reach."""
         for owner in (*self._read_by_torch, self._functional_backend, *self._generators):
+            is_read = owner in self._read_by_torch
             for name, value, replaced in self._originals.changes(owner):
-                if name in UNREACHED or not (
-                    replaced or owner not in self._read_by_torch or is_special(name)
-                ):
+                if name in UNREACHED or (is_read and not replaced and not is_special(name)):
                     continue
                 if package := self._deferred_identity(owner, name, value):
                     state.note(name)

@@ -125,7 +125,7 @@ _PLAIN = (bool, bytes, complex, float, int, str, tuple)
 """Types of attributes that hold settings, which users may set."""
 _INERT = frozenset({*_PLAIN, dict, frozenset, list, ModuleType, set, type(None)})
 """Types whose values are not callable."""
-_OTHER_REQUIREMENTS = frozenset(
+_REQUIREMENTS = frozenset(
     {"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"}
 )
 """Packages from which torch imports functions; its metadata list more."""
@@ -342,7 +342,7 @@ def _requirements() -> Collection[str]:
     except PackageNotFoundError:
         required = []
     names = (re.match(r"[\w.-]*", line) for line in required)
-    return _OTHER_REQUIREMENTS | {name[0].lower().replace("-", "_") for name in names if name is not None}
+    return _REQUIREMENTS | {name[0].lower().replace("-", "_") for name in names if name is not None}
 
 
 def _are_same(values: Collection[Any], previous: Sequence[Any]) -> bool:

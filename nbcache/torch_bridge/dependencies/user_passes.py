@@ -17,12 +17,7 @@ from nbcache.torch_bridge import frames
 if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = [
-    "SETTINGS",
-    "Patterns",
-    "code_in_settings",
-    "compilers",
-]
+__all__ = ["SETTINGS", "Patterns", "code_in_settings", "compilers"]
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "torch._functorch.config": (
@@ -102,17 +97,13 @@ def compilers() -> list[tuple[str, Any]]:
             code = code.func  # a partial by compile_fx
         inner.append(code)
     aot = next(frames.read_frames(frames.COMPILERS[1]), None)
-    arguments = (
-        [] if aot is None else [(local.name, aot.f_locals.get(local.name)) for local in frames.COMPILERS]
-    )
+    local_variables = {} if aot is None else aot.f_locals
+    arguments = [(local.name, local_variables.get(local.name)) for local in frames.COMPILERS]
     compile_fx = sys.modules.get(_INDUCTORS)
     inductors: list[Any] = []
     if compile_fx is not None:
-        inductors = [
-            None,
-            compile_fx.compile_fx_inner,
-            *(inspect.unwrap(compile_fx.compile_fx).__defaults__ or ()),
-        ]
+        defaults = inspect.unwrap(compile_fx.compile_fx).__defaults__ or ()
+        inductors = [None, compile_fx.compile_fx_inner, *defaults]
     file = getattr(compile_fx, "__file__", None)
     return [
         *(("inner_compile", code) for code in inner if not _is_inductors(code, inductors, inner)),
