@@ -443,7 +443,7 @@ def add_code(
     state.note(len(arguments), *arguments, code.co_exceptiontable)
     steps = steps_of(code)
     generated = code.co_name == "__repr__" and code.co_filename == "<string>"  # by `dataclass`
-    modules = {name: list(modules_) for name, modules_ in (imported or {}).items()}
+    modules = {name: list(candidates) for name, candidates in (imported or {}).items()}
     for index, step in enumerate(steps):
         if step.operation == "IMPORT_NAME":  # imports first: a nested function may use a later import
             _follow_import(state, steps, index, scope, modules)

@@ -191,10 +191,8 @@ class Patterns:
 
     def _location(self, pattern_pass: Any) -> str:
         if id(pattern_pass) not in self._locations:
-            for location, pattern_pass in _passes(sys.modules[_MATCHER]):
-                self._locations[id(pattern_pass)] = min(
-                    location, self._locations.get(id(pattern_pass), location)
-                )
+            for location, other in _passes(sys.modules[_MATCHER]):
+                self._locations[id(other)] = min(location, self._locations.get(id(other), location))
         return self._locations.setdefault(id(pattern_pass), "")
 
     def _is_torch_pattern(self, entry: Any) -> bool:
