@@ -20,7 +20,7 @@ from nbcache.torch_bridge import (
     templates,
 )
 from nbcache.torch_bridge.dependencies.keys import Dependencies
-from nbcache.torch_bridge.dependencies.tables import GENERATORS, TABLES
+from nbcache.torch_bridge.dependencies.monkeypatches import GENERATORS, TABLES
 from nbcache.torch_bridge.folders import DefaultFolder
 from nbcache.torch_bridge.hooks import Loss, Part
 from nbcache.torch_bridge.providers import (

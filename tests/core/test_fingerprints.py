@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nbcache.core.fingerprints.digests import Fingerprint, Unknown
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 
 BASE = """
     import functools, math, threading
@@ -201,8 +201,8 @@ HIDDEN = {
 """What is told by something else than attributes, code and elements: source, and two texts to put in."""
 
 
-def known() -> Known:
-    return Known([])
+def known() -> KnownPackages:
+    return KnownPackages([])
 
 
 def target_of(source: str) -> types.FunctionType:
@@ -303,7 +303,7 @@ def test_another_process_with_another_hash_seed_finds_the_same() -> None:
         ("import random; return random.SystemRandom().random()", "`SystemRandom`"),
         ("import datetime; return datetime.datetime.now().year", "`now` of `datetime.datetime`"),
         ("return LOG.isEnabledFor(10)", "`isEnabledFor` of `logging.Logger`"),
-        ("return cached(x)", "keeps answers"),
+        ("return cached(x)", "cached results"),
         ("return A.__subclasses__()", "`__subclasses__`"),
         ("return A.__orig_bases__", "`__orig_bases__`"),
         ("import inspect; return inspect.signature(helper)", "`inspect.signature`"),
@@ -311,7 +311,7 @@ def test_another_process_with_another_hash_seed_finds_the_same() -> None:
         ("import dataclasses; return dataclasses.fields(x)[0].type", "`type` of `dataclasses.fields`"),
         ("import weakref; return PROXY.f()", "weak proxy"),
         ("import numpy; return UFUNC(x)", "_ufunc_inspect_signature_builder"),
-        ("from . import other; return other.f(x)", "package that is not told"),
+        ("from . import other; return other.f(x)", "relative to an unknown package"),
         ("return TEXT[x]", "large text"),
         ("import no_such_module; return no_such_module.f(x)", "`no_such_module`"),
     ],
@@ -365,7 +365,7 @@ def test_a_decorator_of_a_known_package_is_looked_through() -> None:
 
     assert fingerprint(target_of(source.format(1))) == fingerprint(target_of(source.format(1)))
     assert fingerprint(target_of(source.format(1))) != fingerprint(target_of(source.format(2)))
-    assert not known().made(target_of(source.format(1)))
+    assert not known().is_library_code(target_of(source.format(1)))
 
 
 def test_a_known_function_counts_by_its_name_unless_it_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +375,7 @@ def test_a_known_function_counts_by_its_name_unless_it_was_replaced(monkeypatch:
     before = fingerprint(target_of(source))
     monkeypatch.setattr(statistics, "mean", lambda x: 0)
 
-    assert known().made(statistics.median)
+    assert known().is_library_code(statistics.median)
     assert fingerprint(target_of(source)) != before
 
 
@@ -492,7 +492,7 @@ def test_a_module_that_loads_its_parts_when_asked_is_not_asked() -> None:
     )
     function = target_of(source)
 
-    with pytest.raises(Unknown, match="`part` of `lazy`, which is loaded only when"):
+    with pytest.raises(Unknown, match="`part` of `lazy`, which the module loads"):
         fingerprint(function)
 
     assert function.__globals__["ASKED"] == []
@@ -569,7 +569,7 @@ def test_a_function_that_keeps_answers_it_has_given_since_it_was_seen_is_told() 
     assert fingerprint(target) == before
 
     target.__globals__["K"] = 2
-    with pytest.raises(Unknown, match="keeps answers"):
+    with pytest.raises(Unknown, match="cached results"):
         fingerprint(target)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nbcache.core.fingerprints.code_digest import code_digest
+from nbcache.core.fingerprints.code import code_digest
 from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.objects import Objects
 
@@ -214,9 +214,10 @@ def test_a_protocol_counts_by_what_it_has_annotations_of_alone(name: str) -> Non
     assert (digest(made(source)) == digest(made(source.replace("k:", f"{name}:")))) is (name == "k")
 
 
-def test_too_much_is_unknown() -> None:
+def test_too_much_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nbcache.core.fingerprints.objects._MOST_OBJECTS", 100)
     with pytest.raises(Unknown, match="more objects"):
-        Objects(most=100).digest([[number] for number in range(101)])
+        Objects().digest([[number] for number in range(101)])
 
 
 def test_sets_have_no_order_and_say_so() -> None:

@@ -175,10 +175,10 @@ def fail(*arguments):
 Registrations._note_kernel = fail
 """,
     "an exception where a hit is judged": """
-from nbcache.torch_bridge.dependencies import hits
+from nbcache.torch_bridge.dependencies import hit_guards
 def fail(*arguments):
     raise ZeroDivisionError("ours")
-hits._fits = hits.sharing = fail
+hit_guards._fits = hit_guards.inputs_sharing_memory = fail
 """,
     "another text of the dispatcher": """
 dump = torch._C._dispatch_dump
@@ -368,9 +368,9 @@ def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
 
 HOLDS = """
 import functools
-from nbcache.core.fingerprints.known_code import Known
-from nbcache.torch_bridge.dependencies.state import identity
-known = Known([])
+from nbcache.core.fingerprints.known_code import KnownPackages
+from nbcache.torch_bridge.dependencies.graph_fingerprint import package_identity
+known = KnownPackages([])
 def mine(x): return x
 class Mine:
     def __call__(self, x): return x
@@ -380,9 +380,9 @@ class Proxy:
     __class__ = property(lambda self: 1 / 0)
 table = decorates.TABLE
 for value in (decorates.dispatch, decorates.outer, decorates.Table):
-    assert identity(known, value).startswith(f"decorates.{value.__name__} "), value
+    assert package_identity(known, value).startswith(f"decorates.{value.__name__} "), value
 def check(value):
-    print(identity(known, value) == "", end=" ")
+    print(package_identity(known, value) == "", end=" ")
 for registered in ({"f": mine}, {mine: 1}, {"f": [functools.partial(mine)]}, {"f": (Mine(),)},
                    {"f": Mode()}, {"f": Proxy()}):
     decorates.REGISTRY.update(registered)
@@ -480,9 +480,9 @@ def test_what_torch_does_meanwhile_and_what_no_graph_reaches_change_no_key(run_p
 EACH_PLACE = """
 import importlib, sys, types
 import torch
-from nbcache.torch_bridge.dependencies.given import SETTINGS
+from nbcache.torch_bridge.dependencies.user_passes import SETTINGS
 from nbcache.torch_bridge.dependencies.keys import Dependencies
-from nbcache.torch_bridge.dependencies.tables import TABLES, all_tables
+from nbcache.torch_bridge.dependencies.monkeypatches import TABLES, all_tables
 for name in (*TABLES, *SETTINGS):
     importlib.import_module(name)
 found = Dependencies(torch, late=False)
@@ -572,7 +572,7 @@ from torch._dynamo.source import LocalSource
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from nbcache.torch_bridge.dependencies.graphs import shapes
+from nbcache.torch_bridge.dependencies.graphs import TracedGraph
 
 def noted(*steps, uses="x"):
     # Return what is noted of a graph that uses one of these tensors, after these steps of a trace.
@@ -593,7 +593,7 @@ def noted(*steps, uses="x"):
     graph.output(node)
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     with tracing(TracingContext(mode)):
-        return [*shapes(torch, module, [])]
+        return [*TracedGraph(torch, module).shapes([])]
 
 plain = noted()
 assert plain and noted("y.shape[0] > 3") == noted("z before") == noted(uses="y") == plain
@@ -617,7 +617,7 @@ def test_of_dynamic_sizes_those_count_that_a_graph_has_and_those_that_guards_lea
 
 DEFAULTS = """
 import torch
-from nbcache.torch_bridge.dependencies.in_force import flags
+from nbcache.torch_bridge.dependencies.global_state import flags
 from nbcache.torch_bridge.dependencies.keys import Dependencies
 assert [*flags(torch)] == []
 torch._C._get_nnpack_enabled = lambda: False  # as if a torch to come began so
@@ -642,14 +642,14 @@ def test_flags_have_the_defaults_that_torch_has_at_its_import(run_python: RunPyt
 
 NEEDED = """
 import types, torch
-from nbcache.core.fingerprints.known_code import Known
-from nbcache.torch_bridge.dependencies import originals
-originals.requires = lambda name: ["filelock", "Next-Year>=1.0; extra == 'all'"]
-replacements = originals.Replacements(Known([torch.__path__[0]]))
+from nbcache.core.fingerprints.known_code import KnownPackages
+from nbcache.torch_bridge.dependencies import monkeypatches
+monkeypatches.requires = lambda name: ["filelock", "Next-Year>=1.0; extra == 'all'"]
+replacements = monkeypatches.Replacements(KnownPackages([torch.__path__[0]]))
 for module in ("next_year.functions", "mpmath", "a_users"):
     scope = {"__name__": module}
     exec(compile("def f(): ...", "/usr/lib/python3/site-packages/f.py", "exec"), scope)
-    print(module, replacements._is_others_function(torch.fx, scope["f"]))
+    print(module, replacements._is_third_party_function(torch.fx, scope["f"]))
 """
 
 

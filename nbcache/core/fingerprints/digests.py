@@ -1,25 +1,26 @@
-"""Fingerprints of values, functions and classes: by what they hold and do, and not by their names.
+"""Fingerprints of values, functions and classes, by their content and behaviour instead of their names.
 
-Two processes find the same fingerprint only where two values do the same. A function counts by its
-instructions and by all that they read: globals, attributes of modules, closure cells, defaults, and the
-functions and classes that they call. Comments, annotations, names of local variables and places in files do
-not count. Names, docstrings and the order of attributes count only where some of the code reads such things.
+Two processes compute the same fingerprint only if the values behave the same. A function's fingerprint covers
+its instructions and everything that they read: globals, attributes of modules, closure cells, defaults, and
+the functions and classes that they call. It leaves out comments, annotations, names of local variables and
+line numbers. Names, docstrings and the order of attributes are included only if some of the code reads them.
 
-A function or class of a *known* package counts by its name alone: of the standard library, which belongs to
-the Python that is bound to anyway, and of the packages that the caller names. What is written around user
-code in such a package (a decorator, a partial) is looked through.
+A function or class of a *known* package contributes its name alone. The standard library is known, because
+entries are bound to their Python anyway, and so are the packages that the caller names. A decorator or a
+partial of a known package contributes the user code that it wraps.
 
-Where it cannot be told what a value does (it reads a file, holds a lock, comes from nowhere), `Unknown` is
-raised and says which: no fingerprint is better than a wrong one.
+`Unknown` is raised, and names the value, if the behaviour of a value cannot be determined, for example
+because it reads a file. No fingerprint is better than a wrong one.
 """
 
 from __future__ import annotations
 
+import builtins
 import copyreg
+import dis
 import functools
 import hashlib
 import logging
-import struct
 import sys
 import threading
 import types
@@ -29,228 +30,236 @@ from abc import ABCMeta
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib.util import resolve_name
 from pathlib import PurePath
 from typing import Any
 
-from nbcache.core.fingerprints.code import add_code
+from nbcache.core.fingerprints.code import (
+    FORMATS,
+    LOADS,
+    LOADS_ATTRIBUTE,
+    LOADS_CELL,
+    LOADS_GLOBAL,
+    REBINDS,
+    STORES,
+    Step,
+    exact,
+    exact_int,
+    steps_of,
+)
 from nbcache.core.fingerprints.instances import (
+    DESCRIPTIVE,
     has_dictionary,
-    has_python,
-    held,
+    instance_attributes,
+    is_python_class,
     native_class,
     protocol_attributes,
 )
-from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, Known, contents
+from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, KnownPackages, cell_contents
 from nbcache.core.fingerprints.reads import Reads, Unknown
 
-__all__ = ["Fingerprint", "Rule", "Unknown", "exact", "exact_int"]
+__all__ = ["Fingerprint", "Rule", "Unknown"]
 
 Rule = Callable[["Fingerprint", Any], bool]
-"""Adds a value of a type of its own to a fingerprint and returns True, or returns False."""
+"""Adds a value of a type that it handles to a fingerprint and returns True; else returns False."""
 
 _MOST_VALUES = 20_000
-"""Of all that is looked at, numbers and texts as well."""
+"""All visited values, including numbers and texts."""
 _MOST_DEPTH = 120
-"""Of values within values; Python's own limit is some five times as far away."""
+"""Levels of nesting; Python's recursion limit is about five times as high."""
 _MOST_BYTES = 1 << 20
-_MOST_BITS = 2_000
-"""Of numbers that are told in decimal: `sys.set_int_max_str_digits` allows 640 digits at least."""
 _PLAIN = (bool, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
-_LEAVES = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
-"""They do nothing to a result."""
-_OF_LOGGERS = frozenset(vars(logging.getLogger("nbcache")))
-"""Attributes that every logger has."""
-_DICTIONARIES = (threading.local, types.SimpleNamespace)
-"""They are written in C, and hold nothing but attributes."""
-_EMPTY: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-"""Functions that keep their answers and had none when they were seen, with the digests that they had then."""
+_WITHOUT_EFFECT = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
+"""Types that have no effect on a result."""
+_LOGGER_ATTRIBUTES = frozenset(vars(logging.getLogger("nbcache")))
+"""Attributes of every logger."""
+_NAMESPACES = (threading.local, types.SimpleNamespace)
+"""Types in C whose instances hold attributes only."""
+_EMPTY_CACHES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""Function with an `lru_cache` → its digest when its cache was last seen empty."""
 _CONTAINERS = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 _WRAPPERS = (functools.partial, staticmethod, classmethod, property, CACHED, weakref.ref)
-_OF_NO_EFFECT = frozenset(
-    {
-        *("__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__"),
-        *("__annotations_cache__", "__dataclass_fields__", "__dict__", "__doc__", "__firstlineno__"),
-        *("__module__", "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__"),
-        *("__weakref__", "_abc_impl"),
-    }
-)
-"""Attributes of classes and functions that tell names and places, or what other attributes tell, too."""
+_IGNORED = DESCRIPTIVE | {
+    *("__abstractmethods__", "__annotate_func__", "__dataclass_fields__", "__dict__", "__module__"),
+    *("__orig_bases__", "__parameters__", "__qualname__", "__weakref__"),
+}
+"""Attributes of classes and functions that hold names and locations, or repeat other attributes."""
+_FLAGS = 0x02AC
+"""Bits of `co_flags` that affect a call: `*args`, `**kwargs`, generators and coroutines."""
+_ABSENT = object()
 
 
 class Fingerprint:
-    """A digest that grows by the values that are added to it."""
+    """An incremental digest of values."""
 
     def __init__(
-        self, known: Known, rules: Sequence[Rule] = (), ignored: frozenset[str] = frozenset()
+        self, known: KnownPackages, rules: Sequence[Rule] = (), ignored: frozenset[str] = frozenset()
     ) -> None:
-        """`rules` come before everything else; attributes whose names are `ignored` do not count."""
+        """`rules` are tried first; attributes whose names are `ignored` are left out."""
         self.known = known
         self._rules = tuple(rules)
-        self._ignored = ignored | _OF_NO_EFFECT
+        self._ignored = ignored | _IGNORED
         self._state = hashlib.sha256(b"nbcache fingerprint 1\n")
-        self._seen: dict[int, int] = {}
+        self._indexes: dict[int, int] = {}
         self._alive: list[Any] = []
-        """What was added: an id is told again once its object is gone."""
-        self._keeping: set[int] = set()
-        """Functions that keep their answers, and of which this is the digest."""
+        """Keeps added objects alive: Python reuses the id of a dead object."""
+        self._cached_functions: set[int] = set()
+        """Ids of the functions with an `lru_cache` whose digest this is."""
         self._count = 0
-        self._words: list[str] = []
+        self._descriptions: list[str] = []
         self.reads = Reads(self.unknown)
         self._names: list[str] = []
-        """Names and texts that were seen, in order; they count if code reads such."""
+        """Names and docstrings in order; the digest includes them if code reads names."""
         self._called: list[str] = []
-        """Names of functions and classes that were seen; they count if code makes texts of values as well."""
+        """Names of functions and classes; the digest includes them if code reads names or formats values."""
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of all that was added so far, 64 hexadecimal digits."""
+        """The SHA-256 of everything added so far, 64 hexadecimal digits."""
         digest, reads = self._state.hexdigest(), self.reads
-        if not (reads.names or reads.rebinds or reads.texts):
+        if not (reads.reads_names or reads.rebinds_globals or reads.formats_values):
             return digest
         parts = (
-            self._called if reads.names or reads.texts else (),
-            self._names if reads.names else (),
-            reads.globals if reads.rebinds else (),
+            self._called if reads.reads_names or reads.formats_values else (),
+            self._names if reads.reads_names else (),
+            reads.globals if reads.rebinds_globals else (),
         )
         names = "\n\n".join("\n".join(part) for part in parts)
         return hashlib.sha256(f"{digest}\n{names}".encode(errors="surrogatepass")).hexdigest()
 
     def note(self, *texts: object) -> None:
-        """Add texts, each preceded by its length, so that no two sequences share their bytes."""
+        """Add texts, each preceded by its length, so that no two sequences have the same bytes."""
         for text in texts:
             data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
             self._state.update(b"%d:" % len(data))
             self._state.update(data)
 
     @contextmanager
-    def within(self, words: str) -> Iterator[None]:
-        """Have `words` name what is added in here, should it be unknown."""
-        self._words.append(words)
+    def describing(self, words: str) -> Iterator[None]:
+        """Describe the values added in this context as `words` in errors."""
+        self._descriptions.append(words)
         yield
-        self._words.pop()
+        self._descriptions.pop()
 
-    def unknown(self, what: str) -> Unknown:
-        """Return the error that names a value, and what holds it."""
-        names = [words for words in self._words if words][-3:]
-        return Unknown(f"{what} ({', in '.join(reversed(names))})" if names else what)
+    def unknown(self, reason: str) -> Unknown:
+        """Return the error for a value, described by `reason` and the values that hold it."""
+        names = [words for words in self._descriptions if words][-3:]
+        return Unknown(f"{reason} ({', in '.join(reversed(names))})" if names else reason)
 
     def add(self, value: Any, words: str = "") -> None:
-        """Add a value with all that it holds; Unknown where that cannot be told.
-
-        `words` name it in that case.
-        """
-        with self.within(words) if words else nullcontext():
+        """Add a value and everything it holds; Unknown, described as `words`, if that is impossible."""
+        with self.describing(words) if words else nullcontext():
             self._add(value)
 
     def _add(self, value: Any) -> None:
         kind = type(value)
         self._count += 1
         if self._count > _MOST_VALUES:
-            raise Unknown("more code than nbcache looks at")
+            raise Unknown("more code than nbcache follows")
         if kind in _PLAIN:
             if kind in (str, bytes) and len(value) > _MOST_BYTES:
                 raise self.unknown("a large text")
             self.note(kind.__name__, exact(value))
             if kind is str:
-                self.reads.text(value)
+                self.reads.add_text(value)
             elif kind is bytes:
-                self.reads.places_in(value.decode("latin-1"))
+                self.reads.add_placeholders(value.decode("latin-1"))
         elif kind is int:
             self.note("int", hex(value))
-        elif id(value) in self._seen:
-            self.note("again", self._seen[id(value)])
+        elif id(value) in self._indexes:
+            self.note("again", self._indexes[id(value)])
         else:
-            if len(self._words) >= _MOST_DEPTH:
-                raise Unknown("more code than nbcache looks at")
-            self._seen[id(value)] = len(self._seen)
+            if len(self._descriptions) >= _MOST_DEPTH:
+                raise Unknown("more code than nbcache follows")
+            self._indexes[id(value)] = len(self._indexes)
             self._alive.append(value)
-            self._words.append(_name(value))
+            self._descriptions.append(_name(value))
             if not any(rule(self, value) for rule in self._rules):
-                self._add_other(kind, value)
-            self._words.pop()
+                self._add_object(kind, value)
+            self._descriptions.pop()
 
-    def _add_other(self, kind: type, value: Any) -> None:
-        self.reads.value(value)
+    def _add_object(self, kind: type, value: Any) -> None:
+        self.reads.add_value(value)
         if any(value is stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)):
             self.note("stream")
         elif issubclass(kind, types.FunctionType):
-            self._function(value)
+            self._add_function(value)
         elif issubclass(kind, type):
-            self._class(value)
+            self._add_class(value)
         elif issubclass(kind, types.ModuleType):
             if not self.known.has_module(value.__name__):
-                raise self.unknown("the module as a whole")
-            self.reads.of_module(value.__name__, "")
+                raise self.unknown("the whole module")
+            self.reads.add_library_value(value.__name__, "")
             self.note("module", value.__name__)
             self.reads.owners.append(value)
         elif issubclass(kind, types.CodeType):
             add_code(self, value, {}, {})
         elif issubclass(kind, types.MethodType):
-            self._parts("method", value.__func__, value.__self__)
+            self._add_parts("method", value.__func__, value.__self__)
         elif issubclass(kind, DESCRIPTORS):
-            self._descriptor(kind, value)
-        elif issubclass(kind, _LEAVES):
+            self._add_descriptor(kind, value)
+        elif issubclass(kind, _WITHOUT_EFFECT):
             self.note("leaf", kind.__name__)
             if issubclass(kind, logging.Logger):
                 self.note(value.name)
-                self._attributes(
-                    {name: each for name, each in vars(value).items() if name not in _OF_LOGGERS}
+                self._add_attributes(
+                    {name: item for name, item in vars(value).items() if name not in _LOGGER_ATTRIBUTES}
                 )
-                self.reads.together("logging.Logger")
+                self.reads.forbid_attributes("logging.Logger")
         elif kind in weakref.ProxyTypes:
             raise self.unknown("a weak proxy")
         elif kind is types.MappingProxyType:
-            self._parts(kind.__name__, dict(value))
-        elif issubclass(kind, PurePath) and self.known.has(kind):
-            self.note(kind.__name__, value)  # it may keep its hash, which differs in each process
-            self.reads.together("pathlib.Path")
+            self._add_parts(kind.__name__, dict(value))
+        elif issubclass(kind, PurePath) and self.known.defines(kind):
+            self.note(kind.__name__, value)  # it may cache its hash, which differs between processes
+            self.reads.forbid_attributes("pathlib.Path")
         elif issubclass(kind, _WRAPPERS):
-            self._wrapper(kind, value)
+            self._add_wrapper(kind, value)
         elif issubclass(kind, _CONTAINERS):
-            self._container(kind, value)
+            self._add_container(kind, value)
         else:
-            self._instance(kind, value)
+            self._add_instance(kind, value)
 
-    def _wrapper(self, kind: type, value: Any) -> None:
-        """Add what is written around something, or refers to it."""
+    def _add_wrapper(self, kind: type, value: Any) -> None:
+        """Add a wrapper of, or a reference to, another value."""
         if issubclass(kind, functools.partial):
-            self._parts("partial", value.func, value.args, value.keywords)
+            self._add_parts("partial", value.func, value.args, value.keywords)
         elif issubclass(kind, property):
-            self._parts("property", value.fget, value.fset, value.fdel)
+            self._add_parts("property", value.fget, value.fset, value.fdel)
         elif issubclass(kind, CACHED):
-            self._cached(value)
+            self._add_cached(value)
             return
         elif issubclass(kind, weakref.ref):
-            self._parts("reference", weakref.ref.__call__(value))
+            self._add_parts("reference", weakref.ref.__call__(value))
         else:
-            self._parts("static" if issubclass(kind, staticmethod) else "class", value.__func__)
-        if not self.known.has(kind):
+            self._add_parts("static" if issubclass(kind, staticmethod) else "class", value.__func__)
+        if not self.known.defines(kind):
             self._add(kind)
-        if not issubclass(kind, (staticmethod, classmethod)) or not self.known.has(kind):
-            self._attributes(held(kind, value))
+        if not issubclass(kind, (staticmethod, classmethod)) or not self.known.defines(kind):
+            self._add_attributes(instance_attributes(kind, value))
 
-    def _cached(self, function: Any) -> None:
-        """Add a function whose answers `functools` keeps; those that it has were given for what was there."""
-        self._parts("cached", function.__wrapped__)
+    def _add_cached(self, function: Any) -> None:
+        """Add a function with an `lru_cache`; Unknown if a cached result may come from older code."""
+        self._add_parts("cached", function.__wrapped__)
         code = getattr(function.__wrapped__, "__code__", None)
         if code is not None and self.known.has_file(code.co_filename):
             return
-        if id(function) in self._keeping:  # it calls itself
+        if id(function) in self._cached_functions:  # it calls itself
             return
-        alone = Fingerprint(self.known, self._rules, self._ignored)
-        alone._keeping = {*self._keeping, id(function)}
-        alone.add(function.__wrapped__)
+        fingerprint = Fingerprint(self.known, self._rules, self._ignored)
+        fingerprint._cached_functions = {*self._cached_functions, id(function)}
+        fingerprint.add(function.__wrapped__)
         if function.cache_info().currsize == 0:
-            _EMPTY[function] = alone.digest
-        elif _EMPTY.get(function) != alone.digest:
-            raise self.unknown("a function that keeps answers it gave before nbcache saw it")
+            _EMPTY_CACHES[function] = fingerprint.digest
+        elif _EMPTY_CACHES.get(function) != fingerprint.digest:
+            raise self.unknown("a function with cached results from before nbcache saw it")
 
-    def _parts(self, label: str, *parts: Any) -> None:
+    def _add_parts(self, label: str, *parts: Any) -> None:
         self.note(label, len(parts))
         for part in parts:
             self._add(part)
 
-    def _container(self, kind: type, value: Any) -> None:
+    def _add_container(self, kind: type, value: Any) -> None:
         base: Any = next(base for base in _CONTAINERS if issubclass(kind, base))
         self.note("container", base.__len__(value))
         self._add(kind)
@@ -262,7 +271,7 @@ class Fingerprint:
                 is_short = type(key) is str or (type(key) is int and key.bit_length() < 64)
                 self.add(item, f"[{key!r}]" if is_short else "")
         elif base in (set, frozenset):
-            elements = sorted(self._alone(item) for item in base.__iter__(value))
+            elements = sorted(self._element_digest(item) for item in base.__iter__(value))
             self.note(*(digest for digest, _, _ in elements))
             for _, called, names in elements:
                 self._called += called
@@ -270,76 +279,76 @@ class Fingerprint:
         else:
             for item in base.__iter__(value):
                 self._add(item)
-        if not self.known.has(kind):
-            self._attributes(held(kind, value))
+        if not self.known.defines(kind):
+            self._add_attributes(instance_attributes(kind, value))
 
-    def _alone(self, value: Any) -> tuple[str, list[str], list[str]]:
+    def _element_digest(self, value: Any) -> tuple[str, list[str], list[str]]:
         """Return the digest of one element of a set, and the names in it.
 
-        Sets have no order, so each element counts by itself.
+        Sets have no order, so each element gets a separate digest.
         """
-        state, before, called, names = self._state, len(self._seen), self._called, self._names
+        state, visited, called, names = self._state, len(self._indexes), self._called, self._names
         self._state, self._called, self._names = hashlib.sha256(), [], []
         self._add(value)
-        found = self._state.hexdigest(), self._called, self._names
+        result = self._state.hexdigest(), self._called, self._names
         self._state, self._called, self._names = state, called, names
-        while len(self._seen) > before:
-            self._seen.popitem()
-        return found
+        while len(self._indexes) > visited:
+            self._indexes.popitem()
+        return result
 
-    def _attributes(self, values: Mapping[str, Any]) -> None:
+    def _add_attributes(self, values: Mapping[str, Any]) -> None:
         names = sorted(name for name in values if name not in self._ignored)
         self.note("attributes", len(names))
         for name in names:
             self.note(name)
             self.add(values[name], f"`{name}`")
 
-    def _descriptor(self, kind: type, value: Any) -> None:
+    def _add_descriptor(self, kind: type, value: Any) -> None:
         owner = getattr(value, "__objclass__", None)
         bound = getattr(value, "__self__", None)
         self.note("builtin", kind.__name__, value.__name__)
         if owner is not None:
             self.note(owner.__module__, owner.__qualname__)
         elif bound is None or isinstance(bound, types.ModuleType):
-            self._version_of(getattr(value, "__module__", None) or "builtins", value)
+            self._add_version(getattr(value, "__module__", None) or "builtins", value)
         else:
             self._add(bound)
 
-    def _version_of(self, module: str, value: Any) -> None:
-        """Add a callable that is written in C by its module's name and its package's version."""
+    def _add_version(self, module: str, value: Any) -> None:
+        """Add a callable in C by its module's name and its package's version."""
         package = module.partition(".")[0]
         self.note(module)
-        self.reads.of_module(module, value.__name__ if isinstance(value, DESCRIPTORS) else "")
+        self.reads.add_library_value(module, value.__name__ if isinstance(value, DESCRIPTORS) else "")
         if self.known.has_module(module) or package == "builtins":
             return
         version = getattr(sys.modules.get(package), "__version__", None)
         if not isinstance(version, str):
-            raise self.unknown(f"code in C of `{package}`, which tells no version")
+            raise self.unknown(f"C code of `{package}`, which has no version")
         self.note(version)
 
-    def _instance(self, kind: type, value: Any) -> None:
+    def _add_instance(self, kind: type, value: Any) -> None:
         self.note("instance")
         native = native_class(kind)
-        if native is kind and callable(value) and (found := self._global_of(kind, value)) is not None:
-            self._version_of(found[0], value)
-            self.note(kind.__qualname__, *found)
+        if native is kind and callable(value) and (names := self._global_of(kind, value)) is not None:
+            self._add_version(names[0], value)
+            self.note(kind.__qualname__, *names)
             return
         self._add(kind)
-        state = held(kind, value)
+        state = instance_attributes(kind, value)
         self._names.append(" ".join(state))
-        self._attributes(state)
+        self._add_attributes(state)
         if native in _PLAIN or native is int:
-            text: Any = exact_int if native is int else native.__repr__  # not what the class tells
+            text: Any = exact_int if native is int else native.__repr__  # the class may override it
             self.note(text(value))
-        elif native in _DICTIONARIES:
+        elif native in _NAMESPACES:
             pass
         elif native is not object or not (
-            state or kind is object or has_python(kind) or has_dictionary(value)
+            state or kind is object or is_python_class(kind) or has_dictionary(value)
         ):
-            self._reduced(kind, value)
+            self._add_pickled(kind, value)
 
     def _global_of(self, kind: type, value: Any) -> tuple[str, str] | None:
-        """Return the module and name of a value that is written in C, where it is found by them."""
+        """Return the module and name under which a value in C can be imported; else None."""
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
         for module in (getattr(value, "__module__", None), kind.__module__):
             holder = sys.modules.get(module) if isinstance(module, str) else None
@@ -347,8 +356,8 @@ class Fingerprint:
                 return str(module), name
         return None
 
-    def _reduced(self, kind: type, value: Any) -> None:
-        """Add what a value written in C holds, as it would be pickled."""
+    def _add_pickled(self, kind: type, value: Any) -> None:
+        """Add the content of a value in C, in the form that pickle stores."""
         if getattr(value, "nbytes", 0) > _MOST_BYTES:
             raise self.unknown("a large array")
         try:
@@ -360,74 +369,214 @@ class Fingerprint:
             raise self.unknown(f"a {kind.__qualname__}, which cannot be compared")
         self._add(reduced)
 
-    def _class(self, cls: type) -> None:
-        if self.known.has(cls):
-            self.reads.of_module(cls.__module__, cls.__qualname__)
+    def _add_class(self, cls: type) -> None:
+        if self.known.defines(cls):
+            self.reads.add_library_value(cls.__module__, cls.__qualname__)
             self.note("known class", cls.__module__, cls.__qualname__)
             self.reads.owners.append(cls)
-            self._registered(cls)
+            self._add_registered_classes(cls)
             return
         self.note("class")
         self._names.append(f"{vars(cls).get('__doc__')} {' '.join(vars(cls))}")
         self._called.append(_name(cls))
         self._add(type(cls))
-        self._parts("bases", *cls.__bases__)
-        self._attributes(dict(vars(cls)))
-        if vars(cls).get("_is_protocol"):  # `isinstance` asks for what has an annotation alone
+        self._add_parts("bases", *cls.__bases__)
+        self._add_attributes(dict(vars(cls)))
+        if vars(cls).get("_is_protocol"):  # `isinstance` checks annotated attributes, too
             self.note(*sorted(protocol_attributes(cls)))
-        self._registered(cls)
+        self._add_registered_classes(cls)
         for name, field in (vars(cls).get("__dataclass_fields__") or {}).items():
-            self._parts(f"field {name}", dict(field.metadata))
+            self._add_parts(f"field {name}", dict(field.metadata))
 
-    def _registered(self, cls: type) -> None:
-        """Add what was registered for an abstract class: `isinstance` asks for it, too.
+    def _add_registered_classes(self, cls: type) -> None:
+        """Add the classes registered for an abstract class, which `isinstance` accepts.
 
-        For a known one, it is what the user has registered: packages do so for theirs when they are imported.
+        A known class contributes only user classes: packages register their own during import.
         """
         if not isinstance(cls, ABCMeta):
             return
-        registered = [each() for each in _get_dump(cls)[0]]
-        if self.known.has(cls):
-            own = [each for each in registered if each is not None and self.known.is_users(each.__module__)]
-            self.note(*sorted(f"{each.__module__}.{_name(each)}" for each in own))
+        registered = [reference() for reference in _get_dump(cls)[0]]
+        if self.known.defines(cls):
+            own = [
+                kind for kind in registered if kind is not None and self.known.is_user_module(kind.__module__)
+            ]
+            self.note(*sorted(f"{kind.__module__}.{_name(kind)}" for kind in own))
         else:
             self._add(set(registered))
 
-    def _function(self, function: types.FunctionType) -> None:
-        if self.known.has(function) and self.known.has_file(function.__code__.co_filename):
-            self.reads.of_module(function.__module__, function.__qualname__)
+    def _add_function(self, function: types.FunctionType) -> None:
+        if self.known.defines(function) and self.known.has_file(function.__code__.co_filename):
+            self.reads.add_library_value(function.__module__, function.__qualname__)
             self.note("known function", function.__module__, function.__qualname__)
             return
-        if self.known.has_file(function.__code__.co_filename):  # written around something
+        if self.known.has_file(function.__code__.co_filename):  # a wrapper
             code = function.__code__
             self.note("known code", code.co_qualname, code.co_firstlineno)
-            self._parts("cells", *contents(function))
+            self._add_parts("cells", *cell_contents(function))
         else:
             self.note("function")
             self._names.append(f"{function.__name__} {function.__doc__}")
             self._called.append(function.__qualname__)
             cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
             add_code(self, function.__code__, function.__globals__, cells)
-        self._parts("defaults", function.__defaults__, function.__kwdefaults__)
-        self._attributes(vars(function))
-
-
-def exact(value: Any) -> str:
-    """Return a plain value as text, such that no two that differ have the same; of a NaN, its bits."""
-    if isinstance(value, float) and value != value:
-        return f"nan {struct.pack('>d', value).hex()}"
-    if isinstance(value, complex) and value != value:
-        return f"{exact(value.real)} {exact(value.imag)}"
-    return repr(value) if type(value) is not int else exact_int(value)
-
-
-def exact_int(value: int) -> str:
-    """Return a number as text, also where Python's `repr` refuses to, as it has too many digits."""
-    return int.__repr__(value) if int.bit_length(value) <= _MOST_BITS else f"0x{int.__format__(value, 'x')}"
+        self._add_parts("defaults", function.__defaults__, function.__kwdefaults__)
+        self._add_attributes(vars(function))
 
 
 def _name(value: Any) -> str:
-    """Return what a person calls a value, where it has a name."""
+    """Return the name of a function or class as a user writes it; else an empty text."""
     if type(value) is types.FunctionType:
         return f"{value.__qualname__}()"
     return str(type.__getattribute__(value, "__qualname__")) if issubclass(type(value), type) else ""
+
+
+def add_code(
+    state: Fingerprint,
+    code: types.CodeType,
+    scope: Mapping[str, Any],
+    cells: Mapping[str, types.CellType],
+    imported: Mapping[str, Sequence[Any]] | None = None,
+) -> None:
+    """Add a code object; `imported` are the modules that the enclosing code has imported, by name."""
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    state.note("code", code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
+    state.note(len(arguments), *arguments, code.co_exceptiontable)
+    steps = steps_of(code)
+    generated = code.co_name == "__repr__" and code.co_filename == "<string>"  # by `dataclass`
+    modules = {name: list(candidates) for name, candidates in (imported or {}).items()}
+    for index, step in enumerate(steps):
+        if step.operation == "IMPORT_NAME":  # imports first: a nested function may use a later import
+            _follow_import(state, steps, index, scope, modules)
+    for index, (operation, number, value, opcode) in enumerate(steps):
+        state.note(operation)
+        state.reads.formats_values |= operation in FORMATS and not generated
+        # From Python 3.13 on, LOAD_FAST also loads the cells for a nested function's closure.
+        makes_closure = operation == "LOAD_FAST" and value in (*code.co_cellvars, *code.co_freevars)
+        if operation in LOADS and value in modules and not makes_closure:
+            for module in modules[value]:
+                _add_attribute_chain(state, module, steps, index)
+        state.reads.rebinds_globals |= operation in REBINDS
+        if operation in LOADS_GLOBAL:
+            state.reads.globals.append(value)
+            if value in scope:
+                _add_attribute_chain(state, scope[value], steps, index)
+            elif hasattr(builtins, value):
+                value_of_global = getattr(builtins, value)
+                if value_of_global in (getattr, hasattr) and _names_a_constant(steps, index):
+                    state.note(value)  # the constant is added as the name of an attribute
+                else:
+                    _add_attribute_chain(state, value_of_global, steps, index)
+            elif value not in modules:
+                state.note("absent", value)
+        elif operation in LOADS_CELL and value in cells:
+            try:
+                content = cells[value].cell_contents
+            except ValueError:
+                state.note("empty")
+            else:
+                _add_attribute_chain(state, content, steps, index)
+        elif opcode in dis.hasconst:
+            if isinstance(value, types.CodeType):
+                add_code(state, value, scope, cells, modules)
+            else:
+                state.add(value)
+        elif opcode in dis.hasname:
+            if operation != "IMPORT_NAME":
+                state.reads.add_attribute(value, generated=generated)
+                state.note(value)
+        elif number is not None and value not in modules:
+            state.note(number)
+
+
+def _names_a_constant(steps: Sequence[Step], index: int) -> bool:
+    """Return whether the loaded function is called at once with a constant as its second argument."""
+    arguments: list[Step] = []
+    for step in steps[index + 1 :]:
+        if step.operation == "CALL":
+            second = [argument.operation for argument in arguments[1:2]]
+            return len(arguments) == step.number and second == ["LOAD_CONST"]
+        if step.operation.startswith("LOAD_") and step.operation not in LOADS_ATTRIBUTE:
+            arguments.append(step)
+        elif step.operation not in ("PRECALL", "PUSH_NULL", *LOADS_ATTRIBUTE):
+            return False
+    return False
+
+
+def _add_attribute_chain(state: Fingerprint, value: Any, steps: Sequence[Step], index: int) -> None:
+    """Add the value of a name, followed through attributes as long as the value is a module."""
+    words = f"`{steps[index].value}`"
+    for step in steps[index + 1 :]:
+        if not issubclass(type(value), types.ModuleType) or step.operation not in LOADS_ATTRIBUTE:
+            break
+        state.reads.add_attribute(step.value)
+        attribute = _attribute(state, value, step.value)
+        if attribute is _ABSENT:
+            state.note("absent", step.value)
+            return
+        value = attribute
+        words = f"`{step.value}`"
+    state.add(value, words)
+
+
+def _attribute(state: Fingerprint, module: types.ModuleType, name: str) -> Any:
+    """Return an attribute of a module, or `_ABSENT`, without running user code."""
+    attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    if name in attributes:
+        return attributes[name]
+    kind = type(module)
+    if state.known.has_module(module.__name__) or (
+        kind is not types.ModuleType and state.known.defines(kind)
+    ):
+        return getattr(module, name, _ABSENT)
+    if hasattr(types.ModuleType, name):
+        return object.__getattribute__(module, name)
+    if kind is types.ModuleType and "__getattr__" not in attributes:
+        return _ABSENT
+    raise state.unknown(f"`{name}` of `{module.__name__}`, which the module loads on first use")
+
+
+def _follow_import(
+    state: Fingerprint,
+    steps: Sequence[Step],
+    index: int,
+    scope: Mapping[str, Any],
+    imported: dict[str, list[Any]],
+) -> None:
+    """Follow an import in a function; an imported module is added where the function uses it."""
+    level, names, name = (step.value for step in (*steps[index - 2 : index], steps[index]))
+    if level:
+        try:
+            name = resolve_name("." * level + name, scope.get("__package__") or "")
+        except ImportError as error:
+            raise state.unknown(f"`{name}`, imported relative to an unknown package") from error
+    state.note(name)
+    renamed = names is None and steps[index + 1].operation == "IMPORT_FROM"  # `import a.b as c`
+    if names is None and not renamed:
+        name = name.partition(".")[0]
+    module = sys.modules.get(name)
+    if module is None and not state.known.has_module(name):
+        raise state.unknown(f"`{name}`, a module that is not imported yet")
+    if module is None:
+        state.reads.add_library_value(name, "")
+    if names is None:
+        bound = next((step.value for step in steps[index + 1 :] if step.operation in STORES), "")
+        imported.setdefault(bound, []).append(module)
+        return
+    for at in range(index + 1, len(steps) - 1):
+        if steps[at].operation in STORES:
+            continue
+        if steps[at].operation != "IMPORT_FROM":
+            break
+        attribute = steps[at].value
+        member = _ABSENT if module is None else _import_member(state, module, name, attribute)
+        if issubclass(type(member), types.ModuleType):
+            imported.setdefault(steps[at + 1].value, []).append(member)
+        elif member is not _ABSENT:
+            state.add(member, f"`{attribute}`")
+
+
+def _import_member(state: Fingerprint, module: types.ModuleType, name: str, attribute: str) -> Any:
+    part = sys.modules.get(f"{name}.{attribute}")
+    if part is not None and attribute not in object.__getattribute__(module, "__dict__"):
+        return part
+    return _attribute(state, module, attribute)

@@ -1,15 +1,15 @@
-"""Digests of objects by all that they themselves hold, whoever looks at it and in whatever way.
+"""Digests of objects by their own content, down to names and orders.
 
-`Fingerprint` tells whether code does the same; `Objects` tells whether an object is the same to those who
-look at it, down to names and orders. Two processes find the same digests where they ask for the same objects
-in the same order. An instance counts by its class and its attributes; of an instance or a tensor that it
-holds, the class counts alone: who looks at that one as well asks for its digest, too. Containers count with
-what they contain, classes with all their attributes, and functions by instructions, defaults, closure and
-attributes, and not by the values of the globals that they name. Comments, annotations, docstrings and places
-in files do not count.
+Equal fingerprints mean that code behaves equally; equal digests of `Objects` mean that no reader
+can distinguish the objects. Two processes compute the same digests if they digest the same objects in the
+same order. The digest of an instance covers its class and its attributes. An instance or a tensor that it
+holds contributes its class alone: a caller that reads it must ask for that object's digest as well.
+The digest of a container covers its content, that of a class all its attributes, and that of a function its
+instructions, defaults, closure and attributes, without the values of its globals. Comments, annotations,
+docstrings and line numbers are left out.
 
-What is not known to be told whole, such as an open file or an array, is *opaque*: its class counts alone.
-Nothing of an object's own code runs.
+An object whose content cannot be read completely, such as an open file or an array, is *opaque*: its digest
+covers its class alone. Code of the digested objects never runs.
 """
 
 from __future__ import annotations
@@ -26,93 +26,90 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from nbcache.core.fingerprints.abstract import deciding, registered
-from nbcache.core.fingerprints.code_digest import code_digest, hashed, value_digest
-from nbcache.core.fingerprints.digests import Unknown, exact, exact_int
+from nbcache.core.fingerprints.code import code_digest, exact, exact_int, hashed, value_digest
+from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.instances import (
+    DESCRIPTIVE,
+    HEAP_TYPE,
+    classes_with_subclasshook,
     has_dictionary,
-    has_python,
-    held,
+    instance_attributes,
+    is_python_class,
     native_class,
     protocol_attributes,
+    registered_classes,
 )
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 
 __all__ = ["Objects", "Rule", "full_name", "is_plain"]
 
 Rule = Callable[["Objects", Any], str | None]
-"""Returns the digest of a value of a type of its own, empty for an opaque one; None of any other value."""
+"""Returns the digest of a value of a type that it handles, or "" for an opaque value; else None."""
 
 _MOST_OBJECTS = 300_000
 _LONGEST_TEXT = 200
-"""Characters that a digest shows of a plain value; of a longer one it shows a hash."""
+"""Characters; a longer plain value is digested as its beginning and a hash."""
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)})
-_HEAP = 1 << 9
-"""Of `__flags__`: a class that was made while the process ran."""
 _IMMUTABLE = 1 << 8
-"""Of `__flags__`: a class whose attributes cannot be set."""
+"""Flag in `__flags__`: a class with attributes that cannot be set."""
 _VALUES = frozenset(
     {frozenset, range, slice, tuple, types.CodeType, types.MethodType, types.MethodWrapperType}
 )
-"""Types of which it does not matter whether two are the very same object."""
+"""Types whose instances have no relevant identity."""
 _LISTS = (list, tuple, deque, set, frozenset)
 _DICTS = (OrderedDict, defaultdict, dict)
 _FIELD: type = type(vars(namedtuple("_", "a"))["a"])
-"""Of the attributes of named tuples."""
-_OF_CLASSES = frozenset(
-    {
-        *("__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dict__"),
-        *("__doc__", "__firstlineno__", "__module__", "__qualname__", "__static_attributes__"),
-        *("__weakref__", "_abc_impl"),
-    }
-)
-"""Attributes of classes that tell places, or what is told apart from them."""
-_CODE = (type, types.ModuleType)
-"""Types of what counts whole, whoever holds it."""
-_NO_INSTANCES: tuple[type, ...] = (
+"""Type of the descriptors of named tuples."""
+_IGNORED_OF_CLASSES = DESCRIPTIVE | {
+    *("__annotate_func__", "__dict__", "__module__", "__qualname__", "__weakref__")
+}
+"""Attributes of classes that hold locations, or that the digest covers separately."""
+_COMPLETE = (type, types.ModuleType)
+"""Types that are digested completely, even inside an instance."""
+_BUILTIN_TYPES: tuple[type, ...] = (
     *(*_LISTS, *_DICTS, types.MappingProxyType),
     *(types.FunctionType, types.MethodType, types.CodeType, types.CellType, *DESCRIPTORS),
     *(staticmethod, classmethod, property, functools.partial, CACHED, range, slice, weakref.ref, _FIELD),
 )
-"""Types of containers, of code, and of what wraps them."""
+"""Types of containers, code and wrappers."""
 _DEEP = (types.GenericAlias, types.MappingProxyType, types.UnionType, slice)
-"""Types that C compares with all that they hold."""
-_OF_FUNCTIONS = frozenset({"__annotate__", "__annotations__", "__type_params__"})
+"""Types whose C code compares the complete content."""
+_IGNORED_OF_FUNCTIONS = frozenset({"__annotate__", "__annotations__", "__type_params__"})
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether a value is a number, a text or a constant of Python's own: it has no identity."""
+    """Return whether a value is a number, a text or a Python constant, which have no identity."""
     return type(value) in _PLAIN
 
 
 _EMPTY: dict[type, str] = {kind: f"{kind.__name__} 0 {hashed(())}" for kind in (OrderedDict, dict)}
-"""The digests of empty dictionaries."""
+"""Type of a dictionary → digest of an empty one."""
 
 
-class _Kind:
-    """What all values of a type have in common."""
+class _TypeTraits:
+    """Properties of a type that decide how its values are digested."""
 
-    __slots__ = ("empty", "has_identity", "is_apart", "is_code", "is_deep", "make")
+    __slots__ = ("digest", "empty", "has_identity", "is_code", "is_deep", "type_alone")
 
     def __init__(
-        self, kind: type, values: tuple[type, ...], make: Callable[[Any], str], *, is_deep: bool
+        self, kind: type, values: tuple[type, ...], digest: Callable[[Any], str], *, is_deep: bool
     ) -> None:
-        self.make = make
-        """Makes the digest of a value."""
+        self.digest = digest
+        """Returns the digest of a value."""
         self.has_identity = kind not in _VALUES
-        """Whether it matters which of two that are equal it is."""
-        self.is_code = issubclass(kind, _CODE)
-        """Whether a value counts whole, whoever holds it."""
-        self.is_apart = not self.is_code and not issubclass(kind, (*_NO_INSTANCES, *values))
-        """Whether a value counts by its type alone where an instance holds it."""
+        """True if equal values are distinguished by identity."""
+        self.is_code = issubclass(kind, _COMPLETE)
+        """True if a value is digested completely, even inside an instance."""
+        self.type_alone = not self.is_code and not issubclass(kind, (*_BUILTIN_TYPES, *values))
+        """True if a value inside an instance is digested as its type alone."""
         self.is_deep = is_deep or issubclass(kind, (Enum, *_DEEP)) or vars(kind).get("__module__") == "typing"
-        """Whether a value counts with all that it holds, since Python compares and prints it so."""
+        """True if the digest covers nested values completely, since Python compares and prints them so."""
         self.empty = _EMPTY.get(kind)
-        """The digest of one that holds nothing; None where that depends on more."""
+        """The digest of an empty value; None if it depends on more than the type."""
 
 
 class Objects:
-    """The digests that are asked for while objects stay as they are."""
+    """Digests of objects that do not change meanwhile."""
 
     def __init__(
         self,
@@ -122,149 +119,145 @@ class Objects:
         *,
         annotations: bool = False,
         counters: Mapping[type, frozenset[str]] = {},
-        most: int = _MOST_OBJECTS,
         are_deep: Callable[[type], bool] = lambda kind: False,
         scope_name: Callable[[dict[str, Any]], str] = lambda scope: "",
     ) -> None:
-        """`rules` come before everything else; attributes that are `ignored` don't count.
+        """`rules` are tried first; attributes whose names are `ignored` are left out.
 
-        Instances of `values` count whole, whoever holds them; `annotations` of functions count if asked for.
-        `counters` are attributes of classes that don't count. Of more than `most` objects there is no digest.
-        `are_deep` returns whether instances of a type count with all that they hold.
-        `scope_name` returns the name by which a function's globals are found; empty where they are not.
+        Instances of `values` are digested completely, even inside an instance. `annotations` says whether the
+        digests of functions cover annotations. `counters` are attributes of classes that digests leave out.
+        `are_deep` returns whether digests of a type's instances cover nested values completely. `scope_name`
+        returns a name for a function's globals, or "".
         """
         self._scope_name = scope_name
         self._are_deep = are_deep
-        self._most = most
         self._deeply = False
         self._annotations = annotations
         self._counters = counters
         self._rules = tuple(rules)
         self._values = values
         self._ignored = ignored
-        self._held_by_instance = False
-        """Whether what is looked at now is held by an instance, a closure or a function's defaults."""
-        self._begun: dict[tuple[int, bool, bool], int] = {}
-        """Ids of the objects within which the one is that is looked at now, whether they were held so, and
-        counted deeply; and how deep they are.
-        """
-        self._found: dict[tuple[int, bool, bool], str] = {}
+        self._in_instance = False
+        """True while the visited value is inside an instance, a closure or a function's defaults."""
+        self._ancestors: dict[tuple[int, bool, bool], int] = {}
+        """Containers of the visited value → nesting depth; a key is (id, is in an instance, is deep)."""
+        self._digests: dict[tuple[int, bool, bool], str] = {}
         self._alive: list[Any] = []
         self._opaque: set[int] = set()
-        self._numbers: dict[int, int] = {}
-        """By id, objects that were come to: the how manieth each was."""
-        self._met: list[int] = []
-        """The number of each object that was come to, each time."""
-        self._kinds: dict[type, _Kind] = {}
-        self._ones: dict[str, str] = {}
-        """By the digest of a type: that of a value of which the type counts alone."""
+        self._indexes: dict[int, int] = {}
+        """Object id → index in order of first visit."""
+        self._visits: list[int] = []
+        """The index of each visited object, with repeats."""
+        self._traits: dict[type, _TypeTraits] = {}
         self.unordered: set[int] = set()
-        """Ids of sets whose order differs between processes."""
+        """Ids of the sets whose order differs between processes."""
 
     def covers(self, value: Any) -> bool:
-        """Tell whether some digest so far tells all that `value` holds."""
+        """Return whether a digest so far covers all of `value`."""
         key = id(value)
-        found = any((key, held, deep) in self._found for held in (False, True) for deep in (False, True))
-        return is_plain(value) or (found and key not in self._opaque)
+        is_digested = any(
+            (key, in_instance, deep) in self._digests
+            for in_instance in (False, True)
+            for deep in (False, True)
+        )
+        return is_plain(value) or (is_digested and key not in self._opaque)
 
     def classes(self) -> Iterator[type]:
-        """Return the classes that were come to so far."""
+        """Return the classes visited so far."""
         return (value for value in self._alive if issubclass(type(value), type))
 
     @property
     def identity(self) -> str:
-        """The digest of which of the objects so far were the very same."""
-        return hashlib.blake2b(b"".join([b"%d " % each for each in self._met]), digest_size=16).hexdigest()
+        """The digest of which visits were of the same object."""
+        return hashlib.blake2b(
+            b"".join([b"%d " % index for index in self._visits]), digest_size=16
+        ).hexdigest()
 
     @property
     def registrations(self) -> str:
-        """The digest of which of the classes so far are registered for which abstract ones of them.
+        """The digest of the registrations of visited classes for visited abstract classes.
 
-        Others don't count, as imports register more of them, but for classes that inherit from an abstract
-        one and decide themselves what is an instance of theirs.
+        It leaves out all other classes, since imports register more of them, except subclasses of an abstract
+        class that decide by their own code what their instances are.
         """
-        classes = {id(each): each for each in self.classes()}
-        told = set()
+        classes = {id(cls): cls for cls in self.classes()}
+        pairs = set()
         for abstract in classes.values():
             if issubclass(type(abstract), ABCMeta):
-                known = (each for each in registered(abstract) if id(each) in classes)
-                told |= {f"{full_name(each)} {full_name(abstract)}" for each in known}
-                told |= {f"{full_name(each)} decides" for each in deciding(abstract)}
-        return hashed(sorted(told))
+                members = (cls for cls in registered_classes(abstract) if id(cls) in classes)
+                pairs |= {f"{full_name(cls)} {full_name(abstract)}" for cls in members}
+                pairs |= {f"{full_name(cls)} decides" for cls in classes_with_subclasshook(abstract)}
+        return hashed(sorted(pairs))
 
-    def _meet(self, value: Any) -> None:
-        """Note that an object is come to: where it is met again, it is the same."""
-        number = self._numbers.get(id(value))
-        if number is None:
-            self._numbers[id(value)] = number = len(self._numbers)
+    def _visit(self, value: Any) -> None:
+        """Record a visit of an object for `identity`."""
+        index = self._indexes.get(id(value))
+        if index is None:
+            self._indexes[id(value)] = index = len(self._indexes)
             self._alive.append(value)
-        self._met.append(number)
+        self._visits.append(index)
 
     def digest(self, value: Any) -> str:
-        """Return the digest of a value, a text of one line; Unknown of a NaN, and where there is too much."""
+        """Return the digest of a value, a text of one line; Unknown for a NaN or too many objects."""
         type_ = type(value)
         if type_ in _PLAIN:
             return _plain(type_, value)
-        kind = self._kinds.get(type_) or self._kind(type_)
-        if kind.has_identity:
-            self._meet(value)
-        before, deeply = self._held_by_instance, self._deeply
-        if kind.empty is not None and not value:  # most of what modules hold
-            return self._found.setdefault((id(value), before, deeply), kind.empty)
-        if kind.is_code:
-            self._held_by_instance = False
-        elif before and kind.is_apart and not deeply:
-            of_type = self.digest(type_)
-            found = self._ones.get(of_type)
-            if found is None:
-                found = self._ones[of_type] = self._join("one", of_type)
-            return found
-        self._deeply = deeply or kind.is_deep
+        traits = self._traits.get(type_) or self._traits_of(type_)
+        if traits.has_identity:
+            self._visit(value)
+        in_instance, deeply = self._in_instance, self._deeply
+        if traits.empty is not None and not value:  # the most frequent value in modules
+            return self._digests.setdefault((id(value), in_instance, deeply), traits.empty)
+        if traits.is_code:
+            self._in_instance = False
+        elif in_instance and traits.type_alone and not deeply:
+            return self._join("one", self.digest(type_))
+        self._deeply = deeply or traits.is_deep
         try:
-            return self._counted(value, kind)
+            return self._cached_digest(value, traits)
         finally:
-            self._held_by_instance, self._deeply = before, deeply
+            self._in_instance, self._deeply = in_instance, deeply
 
-    def _kind(self, type_: type) -> _Kind:
-        made = _Kind(type_, self._values, self._maker(type_), is_deep=self._are_deep(type_))
-        return self._kinds.setdefault(type_, made)
+    def _traits_of(self, type_: type) -> _TypeTraits:
+        traits = _TypeTraits(type_, self._values, self._digest_function(type_), is_deep=self._are_deep(type_))
+        return self._traits.setdefault(type_, traits)
 
-    def _counted(self, value: Any, kind: _Kind) -> str:
-        key = id(value), self._held_by_instance, self._deeply
-        found = self._found.get(key)
-        if found is not None:
-            return self.opaque(value) if self._deeply and key[0] in self._opaque else found
-        depth = self._begun.get(key)
+    def _cached_digest(self, value: Any, traits: _TypeTraits) -> str:
+        key = id(value), self._in_instance, self._deeply
+        digest = self._digests.get(key)
+        if digest is not None:
+            return self.opaque(value) if self._deeply and key[0] in self._opaque else digest
+        depth = self._ancestors.get(key)
         if depth is not None:
-            return f"within {len(self._begun) - depth}"
-        if len(self._found) >= self._most:
-            raise Unknown("more objects than nbcache looks at")
+            return f"within {len(self._ancestors) - depth}"
+        if len(self._digests) >= _MOST_OBJECTS:
+            raise Unknown("more objects than nbcache follows")
         self._alive.append(value)
-        self._begun[key] = len(self._begun)
+        self._ancestors[key] = len(self._ancestors)
         try:
-            found = self._found[key] = self._make(value, kind)
+            digest = self._digests[key] = self._make(value, traits)
         finally:
-            del self._begun[key]
-        return found
+            del self._ancestors[key]
+        return digest
 
     def opaque(self, value: Any) -> str:
-        """Note that a value cannot be told whole, and return what can be told."""
+        """Mark a value as opaque and return its digest, which covers its class alone."""
         self._opaque.add(id(value))
-        self._opaque.update(key for key, _, deeply in self._begun if deeply)  # of those, all of it counts
+        self._opaque.update(key for key, _, deeply in self._ancestors if deeply)  # they cover nested values
         return self._join("opaque", self.digest(type(value)))
 
     def _join(self, kind: str, *parts: str) -> str:
         return f"{kind} {hashed(parts)}"
 
-    def _make(self, value: Any, kind: _Kind) -> str:
+    def _make(self, value: Any, traits: _TypeTraits) -> str:
         for rule in self._rules:
-            found = rule(self, value)
-            if found is not None:
-                return found or self.opaque(value)
-        return kind.make(value)
+            digest = rule(self, value)
+            if digest is not None:
+                return digest or self.opaque(value)
+        return traits.digest(value)
 
-    def _maker(self, kind: type) -> Callable[[Any], str]:
-        """Return what makes the digests of values of this type."""
+    def _digest_function(self, kind: type) -> Callable[[Any], str]:
+        """Return the function that computes the digest of a value of this type."""
         if kind is _FIELD:
             return lambda value: f"field {value.__reduce__()[1][0]}"
         if kind in (range, slice):
@@ -286,33 +279,33 @@ class Objects:
             ((staticmethod, classmethod), lambda value: self._parts(kind.__qualname__, value.__func__)),
             (
                 property,
-                lambda value: self._holding(value, "property", kind, value.fget, value.fset, value.fdel),
+                lambda value: self._wrapper(value, "property", kind, value.fget, value.fset, value.fdel),
             ),
             (
                 functools.partial,
-                lambda value: self._holding(value, "partial", kind, value.func, value.args, value.keywords),
+                lambda value: self._wrapper(value, "partial", kind, value.func, value.args, value.keywords),
             ),
-            (CACHED, lambda value: self._holding(value, "cached", value.__wrapped__)),
+            (CACHED, lambda value: self._wrapper(value, "cached", value.__wrapped__)),
         )
         make = next((make for kinds, make in makers if issubclass(kind, kinds)), None)
         if make is not None:
             return make
         return (
-            self._container_maker(kind)
+            self._container_function(kind)
             if issubclass(kind, (*_LISTS, *_DICTS))
-            else self._instance_maker(kind)
+            else self._instance_function(kind)
         )
 
     def _proxy(self, value: Any) -> str:
-        (behind,) = gc.get_referents(value)  # any other way runs its methods
-        return self._join("proxy", *self._items(behind)) if type(behind) in _DICTS else self.opaque(value)
+        (mapping,) = gc.get_referents(value)  # any other access runs methods of the mapping
+        return self._join("proxy", *self._items(mapping)) if type(mapping) in _DICTS else self.opaque(value)
 
     def _parts(self, name: str, *parts: Any) -> str:
         return self._join(name, *map(self.digest, parts))
 
-    def _holding(self, value: Any, name: str, *parts: Any) -> str:
-        """Return the digest of a value of these parts, which may have attributes."""
-        return self._join(name, *map(self.digest, parts), *self._held(value))
+    def _wrapper(self, value: Any, name: str, *parts: Any) -> str:
+        """Return the digest of a value by its parts and its attributes."""
+        return self._join(name, *map(self.digest, parts), *self._attributes(value))
 
     def _module(self, module: types.ModuleType) -> str:
         name = str(module.__dict__.get("__name__"))
@@ -320,7 +313,7 @@ class Objects:
 
     def _function(self, function: types.FunctionType) -> str:
         scope = getattr(sys.modules.get(function.__module__ or ""), "__dict__", None)
-        self._held_by_instance = True
+        self._in_instance = True
         cells = [content for cell in function.__closure__ or () for content in self._contents(cell)]
         return self._join(
             f"function {function.__qualname__}",
@@ -331,11 +324,11 @@ class Objects:
             self.digest(function.__kwdefaults__),
             *cells,
             self.digest(function.__annotations__ if self._annotations else None),
-            *self._named(vars(function), _OF_FUNCTIONS | self._ignored),
+            *self._named_parts(vars(function), _IGNORED_OF_FUNCTIONS | self._ignored),
         )
 
     def _contents(self, cell: types.CellType) -> list[str]:
-        self._meet(cell)
+        self._visit(cell)
         try:
             content = cell.cell_contents
         except ValueError:
@@ -344,15 +337,15 @@ class Objects:
 
     def _class(self, cls: type) -> str:
         name = f"class {full_name(cls)}"
-        if not cls.__flags__ & _HEAP or cls.__flags__ & _IMMUTABLE:
+        if not cls.__flags__ & HEAP_TYPE or cls.__flags__ & _IMMUTABLE:
             return name
-        ignored = _OF_CLASSES | self._counters.get(cls, frozenset())
+        ignored = _IGNORED_OF_CLASSES | self._counters.get(cls, frozenset())
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
-        if type(cls).mro is not type.mro:  # the order of its bases is made by code
+        if type(cls).mro is not type.mro:  # user code determines the order of its bases
             parts += map(self.digest, cls.__mro__[1:])
-        if vars(cls).get("_is_protocol"):  # `isinstance` asks for what has an annotation alone
+        if vars(cls).get("_is_protocol"):  # `isinstance` checks annotated attributes, too
             parts += sorted(protocol_attributes(cls))
-        return self._join(name, cls.__name__, *parts, *self._named(vars(cls), ignored))
+        return self._join(name, cls.__name__, *parts, *self._named_parts(vars(cls), ignored))
 
     def _descriptor(self, value: Any) -> str:
         owner = getattr(value, "__objclass__", None)
@@ -362,14 +355,14 @@ class Objects:
             return f"{type(value).__name__} {' '.join(map(str, names))}"
         return self._join(f"bound {value.__qualname__}", self.digest(bound))
 
-    def _container_maker(self, kind: type) -> Callable[[Any], str]:
+    def _container_function(self, kind: type) -> Callable[[Any], str]:
         native = native_class(kind)
-        base: Any = next((each for each in (*_LISTS, *_DICTS) if native is each), None)
+        base: Any = next((base for base in (*_LISTS, *_DICTS) if native is base), None)
         if base is None:
             return self.opaque
 
         def make(value: Any) -> str:
-            parts = [] if kind is base else [self.digest(kind), *self._held(value)]
+            parts = [] if kind is base else [self.digest(kind), *self._attributes(value)]
             if issubclass(base, (defaultdict, deque)):
                 parts.append(self.digest(value.default_factory if base is defaultdict else value.maxlen))
             if issubclass(base, dict):
@@ -382,69 +375,71 @@ class Objects:
         return make
 
     def _elements(self, value: Any, base: Any) -> list[Any] | None:
-        """Return what a list or set holds, in an order that all processes find; None where there is none."""
+        """Return the elements of a list or set in an order that is the same in all processes, or None."""
         elements = [*base.__iter__(value)]
         if base in (set, frozenset):
-            names = {id(each): _name(each) for each in elements}
+            names = {id(element): _name(element) for element in elements}
             if None in names.values():
                 return None
-            if not all(type(each) in (int, bool) for each in elements):  # else the order is told as it is
-                elements.sort(key=lambda each: str(names[id(each)]))
+            if not all(type(element) in (int, bool) for element in elements):  # else the order is stable
+                elements.sort(key=lambda element: str(names[id(element)]))
                 if len(elements) > 1:
                     self.unordered.add(id(value))
         return elements
 
     def _items(self, value: dict[Any, Any]) -> list[str]:
         items = OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value)
-        return [self.digest(each) for item in items for each in item]  # in its own order
+        return [self.digest(part) for item in items for part in item]  # in the order of insertion
 
-    def _held(self, value: Any) -> list[str]:
-        self._held_by_instance = True
-        return self._named(held(type(value), value), self._ignored)
+    def _attributes(self, value: Any) -> list[str]:
+        self._in_instance = True
+        return self._named_parts(instance_attributes(type(value), value), self._ignored)
 
-    def _named(self, values: Mapping[str, Any], ignored: frozenset[str]) -> list[str]:
+    def _named_parts(self, values: Mapping[str, Any], ignored: frozenset[str]) -> list[str]:
         names = [name for name in values if name not in ignored]
         names.sort(key=str)
         return [part for name in names for part in (str(name), self.digest(values[name]))]
 
-    def _instance_maker(self, kind: type) -> Callable[[Any], str]:
+    def _instance_function(self, kind: type) -> Callable[[Any], str]:
         native = native_class(kind)
         if native in _PLAIN:
-            text: Any = exact_int if native is int else native.__repr__  # not what the class tells
-            return lambda value: self._join("plain", self.digest(kind), text(value), *self._held(value))
-        if native is types.SimpleNamespace or (native is object and (kind is object or has_python(kind))):
-            return lambda value: self._join("instance", self.digest(kind), *self._held(value))
+            text: Any = exact_int if native is int else native.__repr__  # the class may override it
+            return lambda value: self._join("plain", self.digest(kind), text(value), *self._attributes(value))
+        if native is types.SimpleNamespace or (
+            native is object and (kind is object or is_python_class(kind))
+        ):
+            return lambda value: self._join("instance", self.digest(kind), *self._attributes(value))
         if native is not object:
             return self.opaque
 
         def make(value: Any) -> str:
             if not has_dictionary(value):
                 return self.opaque(value)
-            return self._join("instance", self.digest(kind), *self._held(value))
+            return self._join("instance", self.digest(kind), *self._attributes(value))
 
         return make
 
 
 def _plain(kind: type, value: Any) -> str:
-    """Return the digest of a number, a text or a constant of Python's own; Unknown of a NaN."""
+    """Return the digest of a number, a text or a Python constant; Unknown for a NaN."""
     if value != value:
-        raise Unknown("it holds a NaN, which lists find by its identity")
+        raise Unknown("a NaN, which a list finds by its identity")
     text = f"{kind.__name__} {exact_int(value) if kind is int else repr(value)}"
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}… {hashed([text])}"
 
 
 def full_name(cls: type) -> str:
-    """Return what a class is called, with its module."""
+    """Return a class's qualified name with its module."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _name(value: Any) -> str | None:
-    """Return what tells an element of a set from others in each process; None where nothing does."""
+    """Return a name for an element of a set that is the same in all processes; else None."""
     if is_plain(value):
         return f"{type(value).__name__} {exact(value)}"
     if issubclass(type(value), (type, types.FunctionType, *DESCRIPTORS)):
         return f"{getattr(value, '__module__', None)}.{value.__qualname__}"
     if type(value) in (tuple, frozenset):
-        names = [_name(each) for each in value]
+        names = [_name(element) for element in value]
         return None if None in names else str(names if type(value) is tuple else sorted(map(str, names)))
     return None

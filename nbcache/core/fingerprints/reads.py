@@ -1,4 +1,4 @@
-"""What code reads: names of attributes, known modules and classes, and what no value tells."""
+"""Attributes, modules and classes that code reads, and reads of state that no cache key covers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,51 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from nbcache.core.fingerprints.stdlib import TOGETHER, computes
+__all__ = ["STATEFUL_ATTRIBUTES", "Reads", "Unknown", "is_pure"]
 
-__all__ = ["Reads", "Unknown"]
 
-_READS: tuple[Any, ...] = (
+def _words(*texts: str) -> frozenset[str]:
+    return frozenset(word for text in texts for word in text.split())
+
+
+_PURE_MODULES = _words(
+    "abc array base64 binascii bisect builtins cmath codecs collections contextlib copy copyreg dataclasses",
+    "datetime enum fractions functools graphlib hashlib heapq html itertools json keyword math numbers",
+    "opcode operator pprint random re reprlib sre statistics string struct textwrap types typing warnings",
+    "weakref zlib",
+)
+"""Modules of pure functions; a leading underscore of a C module is left out."""
+_PURE_NAMES: Mapping[str, frozenset[str]] = {
+    "argparse": _words("Namespace"),
+    "inspect": _words("isbuiltin isclass iscoroutinefunction isfunction isgeneratorfunction ismethod"),
+    "io": _words("BytesIO StringIO TextIOBase"),
+    "ntpath": _words("basename commonprefix dirname isabs join normpath split splitext"),
+    "os": _words("PathLike fspath"),
+    "pathlib": _words("PurePath PurePosixPath PureWindowsPath"),
+    "posix": _words("fspath"),
+    "sys": _words("float_info hash_info int_info intern version_info"),
+    "thread": _words("LockType RLock _local allocate_lock get_ident lock"),
+    "threading": _words("Lock RLock _RLock get_ident local"),
+}
+"""Pure functions and classes of other modules, and locks."""
+STATEFUL_ATTRIBUTES: Mapping[str, frozenset[str]] = {
+    "dataclasses.fields": _words("type"),
+    "datetime.date": _words("today"),
+    "datetime.datetime": _words("now today utcnow"),
+    "logging.Logger": _words(
+        "disabled filters getChild getEffectiveLevel handlers hasHandlers isEnabledFor level"
+    ),
+    "pathlib.Path": _words(
+        "absolute cwd exists expanduser glob group home is_block_device is_char_device is_dir is_fifo",
+        "is_file is_junction is_mount is_socket is_symlink iterdir lstat open owner readlink",
+        "resolve rglob samefile stat walk",
+    ),
+}
+"""Function or class → attributes that read outside state. Without them, the function or class is pure."""
+_READERS: tuple[Any, ...] = (
     builtins.open,
     builtins.eval,
     builtins.exec,
@@ -42,7 +79,7 @@ _READS: tuple[Any, ...] = (
     random.SystemRandom,
     typing.get_type_hints,
 )
-"""What reads something that no value tells: a file, a name that is made while it runs."""
+"""Functions and values that read outside state, such as a file or a name that is computed at run time."""
 _READING_ATTRIBUTES = frozenset(
     {
         *("__annotate__", "__annotations__", "__globals__", "__orig_bases__", "__signature__"),
@@ -51,103 +88,122 @@ _READING_ATTRIBUTES = frozenset(
         *("get_protocol_members", "load_file", "loadtxt", "memmap", "read_bytes", "read_text"),
     }
 )
-"""Attributes that read such things, whatever they are attributes of."""
+"""Names of attributes that read outside state, on any object."""
 _NAMING_ATTRIBUTES = frozenset({"__dict__", "__doc__", "__name__", "__qualname__", "co_name", "co_qualname"})
-"""Attributes that tell names, texts and orders, which count in no other way."""
-_NAMING = (builtins.dir, builtins.vars)
-_TELLING = (builtins.ascii, builtins.format, builtins.print, builtins.repr, builtins.str)
-"""What tells the names of functions and classes, of some values."""
+"""Attributes that expose names, docstrings and definition order, which digests otherwise leave out."""
+_NAME_READERS = (builtins.dir, builtins.vars)
+_FORMATTERS = (builtins.ascii, builtins.format, builtins.print, builtins.repr, builtins.str)
+"""Functions that show the names of functions and classes in the text of some values."""
 _FORMATTING = frozenset(
     {
         *("__format__", "__repr__", "__str__", "aRepr", "format", "format_map", "pformat", "repr"),
         *("safe_substitute", "saferepr", "substitute", "typename"),
     }
 )
-"""Attributes that do so."""
-_FORMATS = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*.]*[hlL]?[sra]")
-"""Where a text has a place for another one."""
-_READ_ANY = (*_NAMING, builtins.getattr, builtins.hasattr, operator.attrgetter, operator.methodcaller)
+"""Names of attributes that do the same."""
+_PLACEHOLDER = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*.]*[hlL]?[sra]")
+"""A `%` placeholder in a text."""
+_ATTRIBUTE_READERS = (
+    *_NAME_READERS,
+    builtins.getattr,
+    builtins.hasattr,
+    operator.attrgetter,
+    operator.methodcaller,
+)
 _LONGEST_NAME = 1000
-"""Characters of a text that may be the name of an attribute, or of one within another."""
+"""Characters; a longer text is no dotted name of an attribute."""
 
 
 class Unknown(Exception):
-    """It cannot be told what a value does; the message names it, in words that begin a clause."""
+    """The behaviour of a value cannot be determined; the message is a noun phrase that names the value."""
 
 
 class Reads:
-    """What is read by all the code that was added to one fingerprint."""
+    """Everything that the code in one fingerprint reads."""
 
     def __init__(self, unknown: Callable[[str], Unknown]) -> None:
-        """`unknown` makes the error that names a value."""
+        """`unknown` returns the error for a value that it describes."""
         self._unknown = unknown
         self.attributes: set[str] = set()
-        """Names of attributes that code reads, of whatever."""
+        """Names of attributes that code reads, on any object."""
         self.functions: set[str] = set()
-        """Names of known functions and classes that are read as values, as where they were imported."""
+        """Names of known functions and classes that code reads as values, for example by an import."""
         self.owners: list[types.ModuleType | type] = []
-        """Known modules and classes that are read as values: code may read any attribute of theirs."""
+        """Known modules and classes that code reads as values: it may read any of their attributes."""
         self.globals: list[str] = []
         """Names of globals that code reads, in order."""
-        self.rebinds = False
-        """Whether code rebinds globals: then it counts under which names they are read."""
-        self.any = False
-        """Whether code reads attributes by names that are made while it runs."""
-        self.names = False
-        """Whether code reads names, texts and orders."""
-        self.texts = False
-        """Whether code makes texts of values, which hold the names of functions and classes."""
-        self._together: dict[str, frozenset[str]] = {}
-        """What was added that code may not read these attributes of, by name."""
+        self.rebinds_globals = False
+        """True if code rebinds globals: then the digest includes the names of the globals that it reads."""
+        self.any_attribute = False
+        """True if code reads attributes by names that it computes at run time."""
+        self.reads_names = False
+        """True if code reads names, docstrings or definition order."""
+        self.formats_values = False
+        """True if code formats values, so that it may read the names of functions and classes."""
+        self._forbidden: dict[str, frozenset[str]] = {}
+        """Name of an added function or class → attributes of it that code must not read."""
 
-    def value(self, value: Any) -> None:
-        """Note what a value reads when it is called; Unknown where no key tells that."""
-        if any(value is reads for reads in _READS):
-            raise self._unknown("it reads what no key tells")
-        self.names |= any(value is naming for naming in _NAMING)
-        self.texts |= any(value is telling for telling in _TELLING)
-        self.any |= any(value is reads for reads in _READ_ANY)
+    def add_value(self, value: Any) -> None:
+        """Record what a call of `value` reads; Unknown if it reads state that no cache key covers."""
+        if any(value is reader for reader in _READERS):
+            raise self._unknown("it reads state that no cache key covers")
+        self.reads_names |= any(value is reader for reader in _NAME_READERS)
+        self.formats_values |= any(value is formatter for formatter in _FORMATTERS)
+        self.any_attribute |= any(value is reader for reader in _ATTRIBUTE_READERS)
 
-    def name(self, name: Any, *, generated: bool = False) -> None:
-        """Note what an attribute of this name reads; Unknown where no key tells that.
+    def add_attribute(self, name: Any, *, generated: bool = False) -> None:
+        """Record that code reads an attribute; Unknown if it reads state that no cache key covers.
 
-        `generated` says that the code is the `__repr__` that `dataclass` writes: names count where other code
-        makes texts.
+        `generated` says that the code is a `__repr__` that `dataclass` wrote: it reads names only if other
+        code formats values.
         """
         if type(name) is not str:
             return
         self.attributes.add(name)
         if name in _FORMATTING:
-            self.texts = True
-        for kind, names in self._together.items():
+            self.formats_values = True
+        for kind, names in self._forbidden.items():
             if name in names:
-                raise self._unknown(f"`{name}` of `{kind}`, which reads what no key tells")
+                raise self._unknown(f"`{name}` of `{kind}`, which reads state that no cache key covers")
         if name in _NAMING_ATTRIBUTES:
-            self.names |= not generated
+            self.reads_names |= not generated
         elif name in _READING_ATTRIBUTES:
-            raise self._unknown(f"`{name}`, which reads what no key tells")
+            raise self._unknown(f"`{name}`, which reads state that no cache key covers")
 
-    def text(self, text: str) -> None:
-        """Note what is read by a text, which may be the name of an attribute, or has places for others."""
-        self.places_in(text)
+    def add_text(self, text: str) -> None:
+        """Record a text, which may be a dotted name of attributes or a format string."""
+        self.add_placeholders(text)
         if len(text) < _LONGEST_NAME:
             for name in text.split("."):
-                self.name(name)
+                self.add_attribute(name)
 
-    def places_in(self, text: str) -> None:
-        """Note whether a text has places for others."""
-        self.texts |= _FORMATS.search(text) is not None
+    def add_placeholders(self, text: str) -> None:
+        """Record whether a text has placeholders."""
+        self.formats_values |= _PLACEHOLDER.search(text) is not None
 
-    def of_module(self, module: str, name: str) -> None:
-        """Note what is read by what a module calls `name`; Unknown where no key tells that."""
-        if not computes(module, name):
-            raise self._unknown(f"`{module}{name and '.'}{name}`, which may read what no key tells")
+    def add_library_value(self, module: str, name: str) -> None:
+        """Record that code reads `name` of a known module; Unknown if that reads outside state."""
+        if not is_pure(module, name):
+            raise self._unknown(
+                f"`{module}{name and '.'}{name}`, which may read state that no cache key covers"
+            )
         self.functions.add(name.rpartition(".")[2])
-        self.together(f"{module}.{name}")
+        self.forbid_attributes(f"{module}.{name}")
 
-    def together(self, name: str) -> None:
-        """Have it unknown what code does that reads certain attributes, now that there is what has them."""
-        if name in TOGETHER and name not in self._together:
-            self._together[name] = TOGETHER[name]
-            for attribute in sorted(self.attributes & TOGETHER[name]):
-                raise self._unknown(f"`{attribute}` of `{name}`, which reads what no key tells")
+    def forbid_attributes(self, name: str) -> None:
+        """Forbid the stateful attributes of a function or class that code holds from now on."""
+        if name in STATEFUL_ATTRIBUTES and name not in self._forbidden:
+            self._forbidden[name] = STATEFUL_ATTRIBUTES[name]
+            for attribute in sorted(self.attributes & STATEFUL_ATTRIBUTES[name]):
+                raise self._unknown(f"`{attribute}` of `{name}`, which reads state that no cache key covers")
+
+
+def is_pure(module: str, name: str) -> bool:
+    """Return whether `name` of a module depends on its arguments alone; True outside the standard library."""
+    package = module.partition(".")[0]
+    if package not in sys.stdlib_module_names:
+        return True
+    package = package.lstrip("_")
+    if package == "posixpath":
+        package = "ntpath"
+    return package in _PURE_MODULES or name.partition(".")[0] in _PURE_NAMES.get(package, frozenset())

@@ -1,15 +1,15 @@
-"""What a graph depends on beyond torch's key, made a part of that key.
+"""Dependencies of a graph that torch's keys leave out, added to these keys as a digest.
 
-torch's keys hold a graph, its inputs and torch's settings, and leave out code that torch runs while it
-compiles: what is registered for operators that are not torch's own, the methods of tensor subclasses,
-lowerings, decompositions, patterns and passes that others have added to the compiler, and which inputs share
-memory. Older versions leave out dtypes that are in force around the graph, too. Where one of these changes,
-torch hits what was compiled before.
+torch's keys hold a graph, its inputs and torch's settings. They leave out code that torch runs while it
+compiles: registrations for third-party operators, methods of tensor subclasses, and lowerings,
+decompositions, patterns and passes that third parties have added to the compiler. They also leave out which
+inputs share memory, and in older versions the dtypes around the graph. If one of these changes, torch hits a
+stale entry.
 
-So a digest of all this becomes one more attribute of `FxGraphHashDetails`, of which both keys are made, the
-AOTAutograd cache's as well: what is recorded, restored, shared and taken into snapshots, and what torch finds
-in its own folder, goes by it. A graph without any of this has the key that torch gives it. Where it cannot be
-told what code does, the graph bypasses the caches, with the reason.
+So a digest of them becomes one more attribute of `FxGraphHashDetails`, from which torch computes both keys,
+AOTAutograd's as well. nbcache records, restores and shares entries by these keys, and torch looks them up in
+its own folder by these keys. A graph without such dependencies has torch's own key. If the behaviour of some
+code is unknown, the graph bypasses the caches, and the reason names the code.
 
 Upstream: pytorch issues 144344, 160472, 187319.
 """

@@ -1,4 +1,4 @@
-"""What a graph holds: operators, arguments, values, and which of its inputs share memory."""
+"""Contents of a graph: operators, arguments, values, symbols, and inputs that share memory."""
 
 from __future__ import annotations
 
@@ -11,67 +11,58 @@ from typing import Any
 from nbcache.core.fingerprints.digests import Fingerprint
 
 __all__ = [
-    "add_metadata",
-    "annotations_of",
-    "checkpointing_of",
-    "constants_of",
-    "fixes_numbers",
-    "frozen_of",
-    "intermediates_of",
+    "TracedGraph",
+    "inputs_sharing_memory",
     "is_leaf",
     "memory_of",
-    "methods_of",
-    "modules_of",
     "names_of",
-    "operators_of",
     "parts_of",
-    "shapes",
-    "sharing",
-    "training_of",
-    "within",
+    "unusual_values",
 ]
 
 _METADATA = (
     *("custom", "fwd_nn_module_stack", "fwd_source_fn_stack", "nn_module_stack", "original_aten"),
     *("partitioner_tag", "recompute", "source_fn_stack", "torch_fn"),
 )
-"""Names of what torch, exporters and annotations put into the metadata of nodes."""
-_TELL_METADATA = frozenset({"meta", "stack_trace"})
-"""Attributes of nodes by which code reads their metadata."""
+"""Metadata of nodes that torch, exporters and annotations set."""
+_METADATA_READERS = frozenset({"meta", "stack_trace"})
+"""Attributes of nodes through which code reads their metadata."""
 _CALL = "call_id"
-"""The annotation by which torch counts calls of regions in a process."""
-_VALUES = frozenset({"example_value", "grapharg", "tensor_meta", "val"})
-"""Names of what follows from the graph and its inputs."""
-_OF_PROCESS = re.compile(
+"""The annotation in which torch numbers calls of regions."""
+_DERIVED_METADATA = frozenset({"example_value", "grapharg", "tensor_meta", "val"})
+"""Metadata that follows from the graph and its inputs."""
+_PROCESS_SPECIFIC = re.compile(
     r" at 0x[0-9a-f]+|\b\d{9,}\b"
     r"|/ipykernel_\d+/\d+\.py|/nbcache/cell-[0-9a-f]+\.py|<ipython-input-\d+-[0-9a-f]+>"
 )
-"""Addresses, ids, and the names of files that cells are given, by all of their text."""
+"""Addresses, ids and file names of cells, which differ between processes."""
 _ARITHMETIC = frozenset(
     {
         *("add", "add_", "div", "div_", "eq", "ge", "gt", "iadd", "imul", "isub", "itruediv", "le", "lt"),
         *("mul", "mul_", "ne", "pow", "sub", "sub_", "truediv"),
     }
 )
-"""Names of operators, functions and methods for which torch makes a tensor of a number."""
+"""Operators, functions and methods for which torch converts a number to a tensor."""
 _PLAIN = (bool, complex, float, int, str, type(None))
 
 
-def _graphs(torch: ModuleType, graph: Any) -> Iterator[Any]:
-    if isinstance(graph, torch.nn.Module):
-        for module in graph.modules():
-            if isinstance(module, torch.fx.GraphModule):
-                yield module
+class TracedGraph:
+    """A graph and the graphs that it contains."""
 
+    def __init__(self, torch: ModuleType, graph: Any) -> None:
+        self._torch = torch
+        modules = graph.modules() if isinstance(graph, torch.nn.Module) else ()
+        self._graphs = [module for module in modules if isinstance(module, torch.fx.GraphModule)]
+        self._nodes = [node for module in self._graphs for node in module.graph.nodes]
 
-def operators_of(torch: ModuleType, graph: Any) -> Collection[Any]:
-    """Return what the graph calls, and each argument that is neither a node's value nor plain."""
-    plain = (torch.fx.Node, torch.dtype, torch.device, torch.layout, torch.memory_format, *_PLAIN)
-    found: dict[int, Any] = {}
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
+    def operators(self) -> Collection[Any]:
+        """Return the functions that the graph calls, and its arguments other than nodes and plain values."""
+        torch = self._torch
+        plain = (torch.fx.Node, torch.dtype, torch.device, torch.layout, torch.memory_format, *_PLAIN)
+        operators: dict[int, Any] = {}
+        for node in self._nodes:
             if node.op == "call_function":
-                found[id(node.target)] = node.target
+                operators[id(node.target)] = node.target
             stack = [node.args, node.kwargs]
             while stack:
                 value = stack.pop()
@@ -82,123 +73,206 @@ def operators_of(torch: ModuleType, graph: Any) -> Collection[Any]:
                 elif isinstance(value, dict):
                     stack += value.values()
                 else:
-                    found[id(value)] = value
-    return found.values()
+                    operators[id(value)] = value
+        return operators.values()
 
+    def methods(self) -> Collection[str]:
+        """Return the names of the methods that the graph calls."""
+        return {node.target for node in self._nodes if node.op == "call_method"}
 
-def methods_of(torch: ModuleType, graph: Any) -> Collection[str]:
-    """Return the names of the methods that the graph calls."""
-    nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
-    return {node.target for node in nodes if node.op == "call_method"}
+    def parts_of_modules(self) -> Iterator[Any]:
+        """Yield the classes and the attributes of the modules that the graph calls.
 
-
-def names_of(operators: Iterable[Any]) -> Collection[str]:
-    """Return the names of functions and operators, without those of overloads."""
-    names = (getattr(operator, "__name__", None) for operator in operators)
-    return {name.partition(".")[0] for name in names if isinstance(name, str)}
-
-
-def modules_of(torch: ModuleType, graph: Any) -> Iterator[Any]:
-    """Return the classes of the modules that the graph calls, as one of a backend's may, and what they hold.
-
-    Tensors are left out: torch's keys have them.
-    """
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
-            called = module.get_submodule(node.target) if node.op == "call_module" else None
-            for part in () if called is None else called.modules():
+        A graph of another backend may call some. Tensors are left out, as torch's keys cover them.
+        """
+        torch = self._torch
+        for graph in self._graphs:
+            called = (graph.get_submodule(node.target) for node in graph.graph.find_nodes(op="call_module"))
+            for part in (part for module in called for part in module.modules()):
                 if isinstance(part, torch.fx.GraphModule):
                     continue
                 yield type(part)
                 for value in vars(part).values():
-                    for each in value.values() if isinstance(value, dict) else (value,):
-                        if not isinstance(each, (torch.nn.Module, torch.Tensor)):
-                            yield each
+                    for item in value.values() if isinstance(value, dict) else (value,):
+                        if not isinstance(item, (torch.nn.Module, torch.Tensor)):
+                            yield item
 
+    def add_metadata(self, state: Fingerprint, *, passes: bool) -> None:
+        """Add the metadata of nodes that added code may read.
 
-def _metadata_of(
-    torch: ModuleType, graph: Any, named: Collection[str], *, whole: bool
-) -> Iterator[tuple[str, str]]:
-    """Return what nodes hold that no key tells, with its name: what code usually reads, or has `named`.
-
-    With `whole`, all of it.
-    """
-    told = {*_METADATA, *named}
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
-            names = node.meta.keys() - _VALUES
-            for name in sorted(names if whole else names & told, key=str):
+        `passes` says that some of the code gets graphs: torch's functions may read metadata on its behalf.
+        """
+        names = state.reads.attributes
+        if not passes and not names & _METADATA_READERS:
+            return
+        reads_items = state.reads.formats_values or not names.isdisjoint(("items", "values"))
+        reads_all = "meta" in names and reads_items
+        read_names = {*_METADATA, *names}
+        for node in self._nodes:
+            own = node.meta.keys() - _DERIVED_METADATA
+            for name in sorted(own if reads_all else own & read_names, key=str):
                 text = repr(node.meta[name])
-                yield name, text if name == "custom" else _OF_PROCESS.sub("", text)
+                state.note(name, text if name == "custom" else _PROCESS_SPECIFIC.sub("", text))
+
+    def annotations(self) -> Iterator[tuple[int, Any]]:
+        """Yield the annotations by `torch.fx.traceback.annotate`, each with the index of its first node.
+
+        An annotation ends where the next one begins. torch itself reads some of them.
+        """
+        previous: dict[str, Any] = {}
+        for number, node in enumerate(self._nodes):
+            custom = node.meta.get("custom") or {}
+            annotation = {name: value for name, value in custom.items() if name != _CALL}
+            same_names = annotation.keys() == previous.keys()
+            if not (same_names and all(_is_equal(annotation[name], previous[name]) for name in annotation)):
+                yield number, annotation
+            previous = annotation
+
+    def checkpoint_policies(self) -> list[Any]:
+        """Return the functions that choose what selective checkpointing saves, in order."""
+        functions = (graph.meta.get("_checkpoint_context_fn") for graph in self._graphs)
+        return [function for function in functions if function is not None]
+
+    def shapes(self, inputs: Sequence[Any]) -> Iterator[tuple[str, list[str]]]:
+        """Yield ranges, guards and asserts of the symbols in the inputs and values, if there are any.
+
+        A hit restores the guards of the compile, so they must equal the guards of this trace. Symbols that
+        share a guard, an assert or a replacement with the graph's symbols are included. All others are left
+        out: they depend on the functions that a kernel traced or adopted before. If a value is of an unknown
+        type, all symbols are included.
+        """
+        context = self._torch._guards.TracingContext.try_get()
+        shape_env = getattr(getattr(context, "fake_mode", None), "shape_env", None)
+        if shape_env is None or not shape_env.var_to_range:
+            return
+        ranges = shape_env.var_to_range
+        guards = [guard.expr for guard in shape_env.guards]
+        asserts = [check.expr for checks in shape_env.deferred_runtime_asserts.values() for check in checks]
+        own = self._symbols(inputs)
+        if own is None:
+            symbols = sorted(ranges, key=str)
+        else:
+            links = [expression.free_symbols for expression in (*guards, *asserts)]
+            links += [{symbol, *value.free_symbols} for symbol, value in shape_env.replacements.items()]
+            symbols = _closure(own, links)
+        if symbols:
+            renamed = {symbol: _new_symbol(symbol, number) for number, symbol in enumerate(symbols)}
+            yield (
+                "ranges",
+                [f"{name} {ranges[symbol]}" for symbol, name in renamed.items() if symbol in ranges],
+            )
+            yield "guards", _texts(guards, renamed)
+            yield "asserts", _texts(asserts, renamed)
+
+    def _symbols(self, inputs: Sequence[Any]) -> list[Any] | None:
+        """Return the symbols in the inputs and values, in order; None if a value is of an unknown type."""
+        torch = self._torch
+        values = [*inputs]
+        for node in self._nodes:
+            examples = [node.meta[name] for name in ("example_value", "val") if name in node.meta]
+            if not examples and node.op not in ("get_attr", "output"):
+                return None
+            values += examples
+        symbols: dict[Any, None] = {}
+        values.reverse()
+        while values:
+            value = values.pop()
+            if isinstance(value, (list, tuple)):
+                values += reversed(value)
+            elif isinstance(value, (torch.SymBool, torch.SymFloat, torch.SymInt)):
+                for expression in (value.node._expr, value.node.expr):
+                    symbols |= dict.fromkeys(sorted(expression.free_symbols, key=str))
+            elif type(value) in _PLAIN:
+                continue
+            elif type(value) not in _plain_tensors(torch) or value.layout is not torch.strided:
+                return None
+            else:
+                sizes = (*value.shape, *value.stride(), value.storage_offset())
+                values += [size for size in reversed(sizes) if type(size) is not int]
+        return [*symbols]
+
+    def fixes_numbers(self) -> bool:
+        """Return whether torch may compile a varying float into the graph as a constant.
+
+        torch converts the floats in tensor arithmetic to tensors. It specializes all other floats, with a
+        guard, after it computes its key: a hit would use the float of another call and have no guard.
+        """
+        torch = self._torch
+        sizes = (torch.SymBool, torch.SymInt)
+        symbolic = (torch.SymFloat, *sizes)
+        for node in self._nodes:
+            values = [argument.meta.get("example_value") for argument in node.all_input_nodes]
+            if not any(isinstance(value, symbolic) and _has_floats(torch, value) for value in values):
+                continue
+            leaves = torch.utils._pytree.tree_leaves(node.kwargs)
+            keywords = [leaf.meta.get("example_value") for leaf in leaves if hasattr(leaf, "meta")]
+            if any(isinstance(value, torch.SymFloat) for value in keywords):
+                return True
+            if isinstance(node.meta.get("example_value"), symbolic):
+                continue  # arithmetic of numbers
+            has_sizes = any(isinstance(value, sizes) for value in values)
+            if has_sizes or getattr(node.target, "__name__", node.target) not in _ARITHMETIC:
+                return True
+        return False
+
+    def training(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield a training graph's donated inputs and user-visible outputs, which torch's keys leave out.
+
+        A backward overwrites the tensors that the forward saved, unless they are, or share memory with,
+        outputs that the user sees. Outputs that the user sees have the strides of eager mode.
+        """
+        torch = self._torch
+        context = torch._guards.TracingContext.try_get()
+        donated = getattr(getattr(context, "fw_metadata", None), "bw_donated_idxs", None)
+        if donated:
+            yield "donated inputs", sorted(donated)
+        for node in (node for node in self._nodes if node.op == "output"):
+            visible = node.meta.get("user_visible_output_idxs")
+            values = torch.utils._pytree.tree_leaves(node.args)
+            outputs = [number for number, value in enumerate(values) if isinstance(value, torch.fx.Node)]
+            if visible is not None and visible != outputs:
+                yield "outputs that the user sees", sorted(visible)
+
+    def constants(self) -> list[Any]:
+        """Return the tensors that the graph holds."""
+        groups = ((vars(graph), graph._buffers, graph._parameters) for graph in self._graphs)
+        values = (value for group in groups for part in group for value in part.values())
+        return [value for value in values if isinstance(value, self._torch.Tensor)]
+
+    def frozen_parameters(self) -> Iterator[tuple[str, list[Any]]]:
+        """Yield the properties of frozen parameters that are compiled in and that torch's keys leave out.
+
+        These are the values of scalars, and which parameters share memory. torch's keys cover the geometry.
+        """
+        frozen = [tensor for tensor in self.constants() if getattr(tensor, "_is_frozen_param", False)]
+        if frozen:
+            with self._torch.utils._mode_utils.no_dispatch():
+                yield "frozen numbers", [tensor.item() if tensor.shape == () else None for tensor in frozen]
+                storages = [(tensor.untyped_storage().data_ptr(), *_geometry(tensor)) for tensor in frozen]
+            yield "frozen as one", [storages.index(storage) for storage in storages]
+
+    def example_values(self) -> list[Any]:
+        """Return the example values in the metadata of nodes."""
+        return [node.meta["example_value"] for node in self._nodes if "example_value" in node.meta]
 
 
-def add_metadata(torch: ModuleType, state: Fingerprint, graph: Any, *, passes: bool) -> None:
-    """Add what nodes of the graph hold beside their operators, where code that was added may read it.
-
-    `passes` says that some of it is given graphs: then functions of torch's may read it on its behalf.
-    """
-    names = state.reads.attributes
-    if passes or names & _TELL_METADATA:
-        whole = "meta" in names and (state.reads.texts or not names.isdisjoint(("items", "values")))
-        for name, text in _metadata_of(torch, graph, names, whole=whole):
-            state.note(name, text)
+def _plain_tensors(torch: ModuleType) -> tuple[type, ...]:
+    return torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter
 
 
-def annotations_of(torch: ModuleType, graph: Any) -> Iterator[tuple[int, Any]]:
-    """Return what `torch.fx.traceback.annotate` has said of nodes; torch itself reads some of it.
-
-    It comes with the number of the first node that it is said of; the next one ends it.
-    """
-    before: dict[str, Any] = {}
-    nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
-    for number, node in enumerate(nodes):
-        said = {name: value for name, value in (node.meta.get("custom") or {}).items() if name != _CALL}
-        if said.keys() != before.keys() or not all(_is_as(said[name], before[name]) for name in said):
-            yield number, said
-        before = said
+def names_of(operators: Iterable[Any]) -> Collection[str]:
+    """Return the names of functions and operators, without names of overloads."""
+    names = (getattr(operator, "__name__", None) for operator in operators)
+    return {name.partition(".")[0] for name in names if isinstance(name, str)}
 
 
-def _is_as(value: Any, other: Any) -> bool:
+def _is_equal(value: Any, other: Any) -> bool:
     plain = type(value) is type(other) and isinstance(value, _PLAIN)
     return value is other or (plain and value == other)
 
 
-def checkpointing_of(torch: ModuleType, graph: Any) -> list[Any]:
-    """Return the functions that say what selective checkpointing keeps, in order."""
-    held = (module.meta.get("_checkpoint_context_fn") for module in _graphs(torch, graph))
-    return [each for each in held if each is not None]
-
-
-def shapes(torch: ModuleType, graph: Any, inputs: Sequence[Any]) -> Iterator[tuple[str, list[str]]]:
-    """Return ranges, guards and asserts of the symbols in a graph's inputs and values; nothing without any.
-
-    A hit brings the guards that were made when it was compiled: they must be those of this trace. Guards and
-    replacements lead from symbol to symbol. Other symbols of the trace differ between kernels that trace, or
-    adopt, different functions before. Where a value is of an unknown kind, all symbols count.
-    """
-    context = torch._guards.TracingContext.try_get()
-    known = getattr(getattr(context, "fake_mode", None), "shape_env", None)
-    if known is None or not known.var_to_range:
-        return
-    guards = [guard.expr for guard in known.guards]
-    asserts = [check.expr for checks in known.deferred_runtime_asserts.values() for check in checks]
-    own = _symbols_of(torch, graph, inputs)
-    if own is None:
-        symbols = sorted(known.var_to_range, key=str)
-    else:
-        links = [expression.free_symbols for expression in (*guards, *asserts)]
-        links += [{symbol, *value.free_symbols} for symbol, value in known.replacements.items()]
-        symbols = _closure(own, links)
-    if symbols:
-        named = {symbol: _new_symbol(symbol, number) for number, symbol in enumerate(symbols)}
-        ranges = known.var_to_range
-        yield "ranges", [f"{name} {ranges[symbol]}" for symbol, name in named.items() if symbol in ranges]
-        yield "guards", _texts(guards, named)
-        yield "asserts", _texts(asserts, named)
-
-
 def _closure(symbols: Iterable[Any], links: Sequence[Collection[Any]]) -> list[Any]:
-    """Return these symbols in order, and then all that links lead to."""
+    """Return these symbols in order, followed by all symbols that links connect to them."""
     connected = dict.fromkeys(symbols)
     while True:
         more = {symbol for link in links if not connected.keys().isdisjoint(link) for symbol in link}
@@ -208,111 +282,32 @@ def _closure(symbols: Iterable[Any], links: Sequence[Collection[Any]]) -> list[A
 
 
 def _new_symbol(symbol: Any, number: int) -> Any:
-    """Return a symbol of the same kind and assumptions that is named for its place."""
+    """Return a symbol of the same kind and assumptions that is named by its position."""
     kind = str(symbol).rstrip("0123456789")
     return type(symbol)(f"{kind}_{number}", **symbol.assumptions0)
 
 
-def _texts(expressions: Iterable[Any], named: Mapping[Any, Any]) -> list[str]:
-    """Return those expressions that have one of these symbols, by their new names."""
+def _texts(expressions: Iterable[Any], renamed: Mapping[Any, Any]) -> list[str]:
+    """Return the expressions that contain one of these symbols, with the new names."""
     relevant = (
-        expression for expression in expressions if not named.keys().isdisjoint(expression.free_symbols)
+        expression for expression in expressions if not renamed.keys().isdisjoint(expression.free_symbols)
     )
-    return sorted(str(expression.xreplace(named)) for expression in relevant)
-
-
-def _symbols_of(torch: ModuleType, graph: Any, inputs: Sequence[Any]) -> list[Any] | None:
-    """Return the symbols in the inputs and values of a graph, in order; None where a value is not known."""
-    values = [*inputs]
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
-            examples = [node.meta[name] for name in ("example_value", "val") if name in node.meta]
-            if not examples and node.op not in ("get_attr", "output"):
-                return None
-            values += examples
-    plain = (torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter)
-    symbols: dict[Any, None] = {}
-    values.reverse()
-    while values:
-        value = values.pop()
-        if isinstance(value, (list, tuple)):
-            values += reversed(value)
-        elif isinstance(value, (torch.SymBool, torch.SymFloat, torch.SymInt)):
-            for expression in (value.node._expr, value.node.expr):
-                symbols |= dict.fromkeys(sorted(expression.free_symbols, key=str))
-        elif type(value) in _PLAIN:
-            continue
-        elif type(value) not in plain or value.layout is not torch.strided:
-            return None
-        else:
-            sizes = (*value.shape, *value.stride(), value.storage_offset())
-            values += [size for size in reversed(sizes) if type(size) is not int]
-    return [*symbols]
-
-
-def fixes_numbers(torch: ModuleType, graph: Any) -> bool:
-    """Tell whether torch may compile in a float that varies.
-
-    torch makes tensors of the floats that arithmetic on tensors needs. It fixes all others after it has made
-    its key, and guards them: a hit would return those of another call, and have no guard.
-    """
-    sizes = (torch.SymBool, torch.SymInt)
-    symbolic = (torch.SymFloat, *sizes)
-    for module in _graphs(torch, graph):
-        for node in module.graph.nodes:
-            values = [each.meta.get("example_value") for each in node.all_input_nodes]
-            if not any(isinstance(value, symbolic) and _has_floats(torch, value) for value in values):
-                continue
-            named = [each for each in torch.utils._pytree.tree_leaves(node.kwargs) if hasattr(each, "meta")]
-            if any(isinstance(each.meta.get("example_value"), torch.SymFloat) for each in named):
-                return True
-            if isinstance(node.meta.get("example_value"), symbolic):
-                continue  # arithmetic of numbers
-            has_sizes = any(isinstance(value, sizes) for value in values)
-            if has_sizes or getattr(node.target, "__name__", node.target) not in _ARITHMETIC:
-                return True
-    return False
+    return sorted(str(expression.xreplace(renamed)) for expression in relevant)
 
 
 def _has_floats(torch: ModuleType, value: Any) -> bool:
     kinds = torch.utils._sympy.symbol
-    return any(kinds.symbol_is_type(each, kinds.SymT.FLOAT) for each in value.node.expr.free_symbols)
-
-
-def training_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[int]]]:
-    """Return what a forward or backward graph of training is compiled for, and torch's keys leave out.
-
-    A backward writes to what the forward saved, unless the user sees it or it shares memory with what the
-    user sees; and the strides of what the user sees are those of eager.
-    """
-    context = torch._guards.TracingContext.try_get()
-    donated = getattr(getattr(context, "fw_metadata", None), "bw_donated_idxs", None)
-    if donated:
-        yield "donated inputs", sorted(donated)
-    for module in _graphs(torch, graph):
-        for node in module.graph.find_nodes(op="output"):
-            seen = node.meta.get("user_visible_output_idxs")
-            values = torch.utils._pytree.tree_leaves(node.args)
-            every = [number for number, value in enumerate(values) if isinstance(value, torch.fx.Node)]
-            if seen is not None and seen != every:
-                yield "outputs that the user sees", sorted(seen)
-
-
-def constants_of(torch: ModuleType, graph: Any) -> list[Any]:
-    """Return the tensors that a graph holds."""
-    held = ((vars(each), each._buffers, each._parameters) for each in _graphs(torch, graph))
-    values = (value for parts in held for part in parts for value in part.values())
-    return [value for value in values if isinstance(value, torch.Tensor)]
+    return any(kinds.symbol_is_type(symbol, kinds.SymT.FLOAT) for symbol in value.node.expr.free_symbols)
 
 
 def parts_of(value: Any) -> Iterator[Any]:
-    """Return a value and what it consists of, where it is a collection or a dataclass."""
-    stack, seen = [value], {}
+    """Yield a value and, if it is a collection or a dataclass, its parts at any depth."""
+    stack, visited = [value], {}
     while stack:
         value = stack.pop()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen[id(value)] = value
+        visited[id(value)] = value
         yield value
         if isinstance(value, dict):
             stack += value.values()
@@ -322,35 +317,15 @@ def parts_of(value: Any) -> Iterator[Any]:
             stack += (getattr(value, field.name, None) for field in fields(value))
 
 
-def frozen_of(torch: ModuleType, graph: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Return what is compiled in of parameters that are frozen, of which torch's key has the geometry.
+def unusual_values(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the values that are no plain tensors, at any depth of lists and tensor subclasses.
 
-    Those are numbers, and which parameters are one.
-    """
-    held = [each for each in constants_of(torch, graph) if getattr(each, "_is_frozen_param", False)]
-    if held:
-        with torch.utils._mode_utils.no_dispatch():
-            yield "frozen numbers", [each.item() if each.shape == () else None for each in held]
-            places = [(each.untyped_storage().data_ptr(), *_geometry(each)) for each in held]
-        yield "frozen as one", [places.index(place) for place in places]
-
-
-def intermediates_of(torch: ModuleType, graph: Any) -> list[Any]:
-    """Return what the nodes of a graph have in their metadata as examples of their values."""
-    nodes = (node for module in _graphs(torch, graph) for node in module.graph.nodes)
-    return [node.meta["example_value"] for node in nodes if "example_value" in node.meta]
-
-
-def within(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Return those values that are no plain tensors, with the tensors that subclasses hold.
-
-    With each of them comes what it keeps beside its tensors, as `__tensor_flatten__` tells; or None.
+    Each comes with the context that its `__tensor_flatten__` returns, or None.
     """
     stack = list(values)
-    plain = (torch._subclasses.FakeTensor, torch.Tensor, torch.nn.Parameter)
     while stack:
         value = stack.pop()
-        if type(value) in plain or value is None:
+        if type(value) in _plain_tensors(torch) or value is None:
             continue
         if isinstance(value, (list, tuple)):
             stack += value
@@ -363,40 +338,41 @@ def within(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]
 
 
 def _geometry(tensor: Any) -> tuple[str, ...]:
-    """Return where in its memory a tensor lies."""
-    place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
-    return (str(tensor.dtype), *map(str, place))
+    """Return dtype, shape, strides, offset and storage size of a tensor."""
+    geometry = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
+    return (str(tensor.dtype), *map(str, geometry))
 
 
 def is_leaf(tensor: Any) -> bool:
-    """Tell whether a tensor is a leaf, as AOTAutograd sees it."""
+    """Return whether AOTAutograd treats a tensor as a leaf."""
     try:
         return bool(tensor.is_leaf)
     except RuntimeError:
         return False
 
 
-def sharing(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
-    """Return the numbers of those inputs that share memory with another, one list for each memory.
+def inputs_sharing_memory(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
+    """Return the indexes of the inputs that share memory, one list per storage.
 
-    AOTAutograd compiles for it where one of them is written to, and torch's key does not tell it.
+    If one of them is mutated, AOTAutograd compiles for the sharing, which torch's keys leave out.
     """
     by_storage: dict[int, list[int]] = {}
     for number, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             try:
                 storage = value.untyped_storage()._cdata
-            except (NotImplementedError, RuntimeError):  # a subclass that has none: its class tells
+            except (NotImplementedError, RuntimeError):  # a subclass without storage: its class is in the key
                 continue
             by_storage.setdefault(storage, []).append(number)
     return [numbers for numbers in by_storage.values() if len(numbers) > 1]
 
 
 def memory_of(torch: ModuleType, inputs: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Return which inputs share memory, and what AOTAutograd compiles in then; nothing where none do."""
-    if shared := sharing(torch, inputs):
+    """Yield the inputs that share memory, and the properties that AOTAutograd then compiles in."""
+    if shared := inputs_sharing_memory(torch, inputs):
         yield "inputs that share memory", shared
-        yield ([isinstance(each, torch.Tensor) and is_leaf(each) for each in inputs],)
+        yield ([isinstance(value, torch.Tensor) and is_leaf(value) for value in inputs],)
         for number in (number for numbers in shared for number in numbers):
-            for each in (inputs[number], inputs[number]._base):  # AOTAutograd compiles for the base of views
-                yield (None if each is None else _geometry(each),)
+            # AOTAutograd compiles for the base of a view.
+            for tensor in (inputs[number], inputs[number]._base):
+                yield (None if tensor is None else _geometry(tensor),)

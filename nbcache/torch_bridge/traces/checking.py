@@ -10,7 +10,7 @@ from types import BuiltinMethodType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.artifacts.traces import Trace, names_from
-from nbcache.core.fingerprints.code_digest import lines_digest
+from nbcache.core.fingerprints.code import lines_digest
 from nbcache.torch_bridge.traces.facts import (
     Values,
     builtins_of,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from types import CodeType
 from typing import Any
 
-from nbcache.core.fingerprints.abstract import deciding
-from nbcache.core.fingerprints.instructions import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, steps_of
+from nbcache.core.fingerprints.code import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, steps_of
+from nbcache.core.fingerprints.instances import classes_with_subclasshook
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
-from nbcache.core.fingerprints.stdlib import TOGETHER, computes
+from nbcache.core.fingerprints.reads import STATEFUL_ATTRIBUTES, is_pure
 from nbcache.core.installed import is_installed, module_of_stdlib
 from nbcache.torch_bridge.traces.values import Untold, environment
 
@@ -90,7 +90,7 @@ def check(value: Any, inlined: Set[int]) -> None:
         refused = name in _READ_MORE and getattr(builtins, name, None) is value
     elif package in sys.stdlib_module_names:
         of, _, attribute = name.rpartition(".")
-        refused = not computes(module, name) or attribute in TOGETHER.get(f"{module}.{of}", ())
+        refused = not is_pure(module, name) or attribute in STATEFUL_ATTRIBUTES.get(f"{module}.{of}", ())
     else:
         refused = package == "torch" and name in _ASK_THE_PROCESS
     if refused:
@@ -107,7 +107,7 @@ def check_classes(classes: Iterable[type]) -> None:
                     code = getattr(getattr(found, "__func__", found), "__code__", None)
                     if code is not None and is_users(code):
                         raise Untold(f"it may call {base.__qualname__}.{name}(), which is not traced")
-        for each in deciding(cls) if isinstance(cls, ABCMeta) else ():
+        for each in classes_with_subclasshook(cls) if isinstance(cls, ABCMeta) else ():
             hook = vars(each).get("__subclasshook__")
             asked = [getattr(hook, "__func__", hook)]
             asked += (getattr(type(each), name, None) for name in _RUN_OF_METACLASSES)

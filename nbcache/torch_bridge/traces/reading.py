@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.artifacts.traces import Trace, code_from, from_bytes
 from nbcache.core.errors import FormatError
-from nbcache.core.fingerprints.instructions import steps_of
+from nbcache.core.fingerprints.code import steps_of
 from nbcache.core.log import logger
 from nbcache.kernel.prewarming import Slice, Steps
 from nbcache.torch_bridge.traces.facts import Expression, expression_of

@@ -17,9 +17,8 @@ from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 from nbcache.artifacts.traces import REST, Trace, names_to, value_to
-from nbcache.core.fingerprints.code_digest import lines_digest
-from nbcache.core.fingerprints.instances import protocol_attributes
-from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
+from nbcache.core.fingerprints.code import LOADS_GLOBAL, lines_digest, steps_of
+from nbcache.core.fingerprints.instances import HEAP_TYPE, protocol_attributes
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.torch_bridge.traces import gate
@@ -68,8 +67,6 @@ _UNTOLD = frozenset(
     }
 )
 """Attributes that tell what no fact does."""
-_HEAP = 1 << 9
-"""Of `__flags__`: a class that was made while the process ran; others are what their names say."""
 _FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
 """A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
@@ -246,7 +243,7 @@ def _harmless(seen: Seen, sources: Sources, values: Sequence[Any]) -> Iterator[A
 
 
 def _refuse_bases(sources: Sources, values: Sequence[Any]) -> None:
-    """Raise Untold of code that may ask for instances of what classes only inherit from: see `deciding`."""
+    """Raise Untold of code that may ask for instances of what classes only inherit from."""
     for (kind, *_), value in zip(sources.rows, values, strict=True):
         if kind != "TypeMROSource" and (value is ABC or value is Protocol):
             raise Untold(f"it reads {value.__name__} by a name")
@@ -313,7 +310,7 @@ def _places(
         met.add(id(value))
         if id(value) not in reached:
             gate.check_environment(None, value)
-        if isinstance(value, type) and not value.__flags__ & _HEAP:
+        if isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
             continue
         if isinstance(value, types.CodeType):
             continue  # a part of other code

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from nbcache.core.fingerprints.code_digest import code_digest
+from nbcache.core.fingerprints.code import code_digest
 from nbcache.core.key import sha256
-from nbcache.torch_bridge.dependencies.in_force import flags
+from nbcache.torch_bridge.dependencies.global_state import flags
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 from nbcache.torch_bridge.traces.values import Frame, Untold
 from nbcache.torch_bridge.unnoticed import is_read

@@ -11,7 +11,7 @@ from types import CellType, CodeType, FunctionType, ModuleType, WrapperDescripto
 from typing import Any
 
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.fingerprints.code_digest import code_digest, hashed
+from nbcache.core.fingerprints.code import code_digest, hashed
 from nbcache.core.fingerprints.objects import Objects, Rule, full_name
 
 __all__ = [

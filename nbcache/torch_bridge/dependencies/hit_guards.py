@@ -1,4 +1,4 @@
-"""What a hit must have that no key tells: guards, inputs of the same kind, and values that are used again."""
+"""Conditions of a hit that no key covers: guards, leaf inputs, and donated inputs of a backward."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from threading import local
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.torch_bridge.dependencies.graphs import is_leaf, sharing
+from nbcache.torch_bridge.dependencies.graphs import inputs_sharing_memory, is_leaf
 from nbcache.torch_bridge.patches import Intended
 
 if TYPE_CHECKING:
@@ -17,71 +17,72 @@ __all__ = ["choose_entries", "guard_hits"]
 
 
 class _Unguarded(Intended):
-    """A hit may lack a guard; torch compiles instead."""
+    """A hit may lack a guard, so torch must compile."""
 
 
 def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None:
-    """Have a hit guard what a compile would, and its backward run where the graph is kept.
+    """Add the guards of a compile to each hit, and let its backward run with `retain_graph=True`.
 
-    Where inputs of dynamic shapes share memory and one is written to, AOTAutograd adds a guard on which of
-    them overlap. Nothing of it is stored. What fails in here makes torch compile this graph, as it may come
-    from elsewhere.
+    If inputs of dynamic shapes share memory and one is mutated, AOTAutograd adds a guard on which of them
+    overlap, and stores no such guard. If this check raises an error, torch compiles the graph.
     """
     from torch._functorch._aot_autograd.input_output_analysis import compute_overlapping_inputs
     from torch._inductor.output_code import CompiledFxGraph
 
-    here = local()
+    thread = local()
 
-    def guarded(original: Any, entry: Any, args: Any, aot_config: Any, *more: Any, **kwargs: Any) -> Any:
+    def wrap_post_compile(
+        original: Any, entry: Any, args: Any, aot_config: Any, *more: Any, **kwargs: Any
+    ) -> Any:
         try:
             if any(info.mutates_data for info in entry.runtime_metadata.input_info):
-                for numbers in sharing(torch, args):
+                for numbers in inputs_sharing_memory(torch, args):
                     compute_overlapping_inputs(aot_config, list(args), numbers)
         except Exception as error:
             patches.fail(error)
             raise _Unguarded("nbcache failed to find which inputs overlap") from error
         metadata = entry.runtime_metadata
-        here.donated = None
+        thread.donated = None
         if metadata.bw_donated_idxs:
-            metadata.bw_donated_idxs = here.donated = _Donated(metadata.bw_donated_idxs)
+            metadata.bw_donated_idxs = thread.donated = _DonatedInputs(metadata.bw_donated_idxs)
         try:
             return original(entry, args, aot_config, *more, **kwargs)
         finally:
-            here.donated = None
+            thread.donated = None
 
-    def loaded(
+    def post_compile(
         original: Any, graph: Any, inputs: Any, constants: Any, settings: Mapping[str, Any], **kwargs: Any
     ) -> Any:
-        done = original(graph, inputs, constants, settings, **kwargs)
-        donated = getattr(here, "donated", None)
+        result = original(graph, inputs, constants, settings, **kwargs)
+        donated = getattr(thread, "donated", None)
         if donated is not None and settings["is_backward"]:
             policy = getattr(torch._inductor.config, "cudagraph_policy", None)
-            if not (settings["cudagraphs"] or policy):  # CUDA graphs tell inputs by their addresses
+            if not (settings["cudagraphs"] or policy):  # CUDA graphs identify inputs by address
                 donated.backward = graph
-        return done
+        return result
 
-    patches.hook(CompiledFxGraph, "post_compile", loaded)
+    patches.hook(CompiledFxGraph, "post_compile", post_compile)
     result = results.GenericAOTAutogradResult
-    patches.hook(result, "wrap_post_compile", guarded)
+    patches.hook(result, "wrap_post_compile", wrap_post_compile)
 
 
-class _Donated(list[int]):
-    """The numbers of the inputs that a stored backward was compiled to write to.
+class _DonatedInputs(list[int]):
+    """The indexes of the inputs that a stored backward was compiled to overwrite.
 
-    A kernel that compiles the backward does so at its first call: where the graph is kept then, it writes to
-    no input. A stored backward gets copies of these inputs where the graph is kept. torch compares this list
-    to an empty one in such calls only, so that nothing of ours stands in others.
+    A kernel that compiles the backward at its first call overwrites no input if that call retains the graph.
+    A stored backward gets copies of these inputs instead. torch compares this list with an empty one in calls
+    that retain the graph only, so other calls run without nbcache.
     """
 
     backward: Any = None
-    """The `CompiledFxGraph`; without one, torch refuses to keep the graph."""
+    """The `CompiledFxGraph`; without one, torch refuses to retain the graph."""
 
     copies = False
-    """Whether the backward has been made to take copies."""
+    """True once the backward gets copies."""
 
-    def __ne__(self, none: object) -> bool:
+    def __ne__(self, other: object) -> bool:
         if self.backward is None:
-            return super().__ne__(none)
+            return super().__ne__(other)
         if not self.copies:
             self.backward.current_callable = self._with_copies(self.backward.current_callable)
             self.copies = True
@@ -104,24 +105,24 @@ class _Donated(list[int]):
 
 
 def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> None:
-    """Have AOTAutograd take what was stored for inputs of the same kind only, of all that lies under a key.
+    """Let AOTAutograd use only the entries of a key whose inputs agree in being leaves.
 
-    It compiles for whether each input that requires a gradient is a leaf: others are detached where their
-    gradient is None. Its key does not tell.
+    AOTAutograd compiles for which inputs that require a gradient are leaves: it detaches the others if their
+    gradient is None. Its key leaves that out.
     """
-    here = local()
+    thread = local()
 
     def lookup(
         original: Any, key: str, on_disk: bool, remote: bool, args: Any, *more: Any, **kwargs: Any
     ) -> Any:
-        here.args = args
+        thread.args = args
         try:
             return original(key, on_disk, remote, args, *more, **kwargs)
         finally:
-            here.args = None
+            thread.args = None
 
     def candidates(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        inputs = getattr(here, "args", None)
+        inputs = getattr(thread, "args", None)
         for candidate in original(cls, *args, **kwargs):
             if inputs is not None and fits(candidate[0], inputs):
                 yield candidate
@@ -139,11 +140,11 @@ def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> No
 
 
 def _fits(torch: ModuleType, entry: Any, args: Sequence[Any]) -> bool:
-    """Return whether those of the inputs are leaves that were when this was stored.
+    """Return whether the same inputs are leaves as when the entry was stored.
 
-    Where inputs share memory, the entry may tell one thing of several of them: there the key tells it of all.
+    If inputs share memory, one record of the entry may describe several; then the key covers leaves.
     """
-    if sharing(torch, args):
+    if inputs_sharing_memory(torch, args):
         return True
     infos = entry.runtime_metadata.input_info
     if len(infos) != len(args):

@@ -1,4 +1,4 @@
-"""What is in force in the process while torch traces a graph, and what code runs into without naming it."""
+"""Process-wide state while torch traces a graph: flags, autocast, random numbers, hooks and registries."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.torch_bridge.environment import release
 
-__all__ = ["add_autocast", "add_graphs_autocast", "add_run_into", "flags", "read_defaults", "settings_in"]
+__all__ = ["add_ambient_state", "add_autocast", "add_graph_autocast", "flags", "read_defaults", "settings_in"]
 
 _FLAGS: Mapping[str, Any] = {
     "_get_cublas_allow_fp16_accumulation": False,
@@ -31,13 +31,13 @@ _FLAGS: Mapping[str, Any] = {
     "_get_overrideable_sdp_enabled": True,
     "_get_sdp_priority_order": [1, 2, 0, 3, 4],
 }
-"""Flags by which torch chooses operators while it traces, and their defaults (2.11 to 2.15).
+"""Flags by which torch chooses operators while it traces, and their defaults (torch 2.11 to 2.15).
 
-They are functions of `torch._C`. torch's keys hold none of them; those that they hold are not here. The
-defaults count where torch was imported before nbcache was loaded: elsewhere they are read from torch.
+They are functions of `torch._C`. Flags in torch's keys are left out. The defaults listed here are used if
+torch was imported before nbcache was loaded; otherwise nbcache reads them from torch.
 """
 _RELEASES = ((2, 11), (2, 15))
-"""The first and the last release of torch that has these defaults."""
+"""The first and the last torch release with these defaults."""
 _PRECISIONS: Mapping[tuple[str, str], str] = {
     ("generic", "all"): "none",
     ("cuda", "all"): "none",
@@ -47,15 +47,15 @@ _PRECISIONS: Mapping[tuple[str, str], str] = {
     ("mkldnn", "conv"): "none",
     ("mkldnn", "rnn"): "none",
 }
-"""Precisions of float32 by backend and operator, likewise; torch's keys hold that of CUDA's `matmul`."""
+"""Default float32 precisions by backend and operator; torch's keys cover CUDA's `matmul`."""
 _defaults: dict[Any, Any] = {}
-"""Both as torch began with them in this process, once they are read."""
+"""Flags and precisions at torch's import in this process, if nbcache could read them."""
 _SETTINGS = (
     *("cpp_runtime_thread_count", "cuda_matmul_settings", "default_dtype"),
     *("deterministic_algorithms_settings", "inductor_config", "inductor_config_comms"),
 )
-"""Parts of torch's keys that say what the compiler is set to."""
-_RANDOM = frozenset(
+"""Parts of torch's keys that hold compiler settings."""
+_RANDOM_FUNCTIONS = frozenset(
     {
         *("alpha_dropout", "alpha_dropout_", "bernoulli", "bernoulli_", "cauchy_", "dropout", "dropout1d"),
         *("dropout2d", "dropout3d", "dropout_", "exponential_", "feature_alpha_dropout", "feature_dropout"),
@@ -64,21 +64,21 @@ _RANDOM = frozenset(
         *("random_", "randperm", "rrelu", "rrelu_", "rsample", "sample", "uniform_"),
     }
 )
-"""Names of what draws from torch's default generators."""
-_INITIALIZES = ("kaiming_", "orthogonal", "sparse_", "trunc_normal", "xavier_")
-"""How the names begin of what initializes modules."""
-_TAKES_OUT = frozenset(
+"""Functions and methods that draw from torch's default generators."""
+_INITIALIZERS = ("kaiming_", "orthogonal", "sparse_", "trunc_normal", "xavier_")
+"""Prefixes of the names of module initializers."""
+_LEAVES_TRACE = frozenset(
     {
         *("_disable_current_modes", "disable_proxy_modes_tracing", "item", "maybe_disable_fake_tensor_mode"),
         *("no_dispatch", "numpy", "tolist", "unset_fake_temporarily"),
     }
 )
-"""Names of what makes plain numbers of tensors, or plain tensors of those that are traced."""
-_ASK: Mapping[str, frozenset[str]] = {
+"""Names of functions that convert tensors to numbers, or traced tensors to real ones."""
+_REGISTRY_READERS: Mapping[str, frozenset[str]] = {
     "torch.distributions.constraint_registry": frozenset({"biject_to", "transform_to"}),
     "torch.distributions.kl": frozenset({"kl_divergence"}),
 }
-"""By module, the functions that look things up in its registries; hooks are called by any module."""
+"""Module → functions that read its registries; a module's hooks are called without such a name."""
 _REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "torch.distributions.constraint_registry": ("biject_to._registry", "transform_to._registry"),
     "torch.distributions.kl": ("_KL_REGISTRY",),
@@ -92,39 +92,39 @@ _REGISTRIES: Mapping[str, tuple[str, ...]] = {
         "_global_parameter_registration_hooks",
     ),
 }
-"""Where torch's modules and distributions look up code of others, by module."""
+"""Module → registries in which torch's modules and distributions look up third-party code."""
 
 
 def read_defaults(torch: ModuleType) -> None:
-    """Take what torch says now for its defaults: it has just been imported."""
+    """Read torch's defaults, just after its import."""
     _defaults.clear()
-    _defaults.update(_values(torch))
+    _defaults.update(_current_values(torch))
 
 
-def _values(torch: ModuleType) -> Iterator[tuple[Any, Any]]:
-    """Return flags and precisions as they are, by names, and by backend and operator."""
+def _current_values(torch: ModuleType) -> Iterator[tuple[Any, Any]]:
+    """Yield the current flags by name, and precisions by backend and operator."""
     for name in _FLAGS:
-        if (ask := getattr(torch._C, name, None)) is not None:
-            yield name, ask()
-    if (ask := getattr(torch._C, "_get_fp32_precision_getter", None)) is not None:
-        for of in _PRECISIONS:
-            yield of, ask(*of)
+        if (getter := getattr(torch._C, name, None)) is not None:
+            yield name, getter()
+    if (getter := getattr(torch._C, "_get_fp32_precision_getter", None)) is not None:
+        for place in _PRECISIONS:
+            yield place, getter(*place)
 
 
 def flags(torch: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Return the flags that are not what torch begins with, each with its name.
+    """Yield name and value of each flag that differs from torch's default.
 
-    Where torch's defaults are unknown, return all flags. A key without them would also match graphs that were
+    If torch's defaults are unknown, yield all flags. A key without them would also match graphs that were
     compiled under other flags.
     """
     defaults = _defaults
     if not defaults and _RELEASES[0] <= release(torch.__version__) <= _RELEASES[1]:
         defaults = {**_FLAGS, **_PRECISIONS}
-    for name, value in _values(torch):
+    for name, value in _current_values(torch):
         if name not in defaults or value != defaults[name]:
             yield name if isinstance(name, str) else "precision of " + " ".join(name), value
-    ask = getattr(torch._C, "_get_fp32_precision_getter", None)
-    if ask and (value := ask("mkldnn", "matmul")) not in ("none", "ieee", ask("cuda", "matmul")):
+    getter = getattr(torch._C, "_get_fp32_precision_getter", None)
+    if getter and (value := getter("mkldnn", "matmul")) not in ("none", "ieee", getter("cuda", "matmul")):
         yield "precision of mkldnn matmul", value
     if not torch.backends.mha.get_fastpath_enabled():
         yield "torch.backends.mha", "off"
@@ -140,68 +140,67 @@ def add_autocast(torch: ModuleType, state: Fingerprint) -> None:
         state.note(torch.get_autocast_dtype(device))
 
 
-def add_graphs_autocast(
+def add_graph_autocast(
     torch: ModuleType, state: Fingerprint, operators: Collection[Any], details: Any
 ) -> None:
-    """Add autocast's state where a graph runs under it, or enters it without a dtype of its own.
+    """Add autocast's state if a graph runs under it or enters it without a dtype.
 
-    The key that is made of `details` leaves the dtype out on torch 2.11, and on later ones, until 2.15, where
-    autocast is off around the graph.
+    torch's key leaves the dtype out in torch 2.11, and until 2.15 if autocast is off around the graph.
     """
     under = torch._C._is_any_autocast_enabled() and not hasattr(details, "autocast_state")
-    if under or any(each is torch.amp.autocast_mode._enter_autocast for each in operators):
+    if under or any(operator is torch.amp.autocast_mode._enter_autocast for operator in operators):
         add_autocast(torch, state)
 
 
 def settings_in(details: Any) -> str:
-    """Return what a key of torch's says that the compiler is set to."""
+    """Return the compiler settings in the details of a torch key."""
     return str([getattr(details, name, None) for name in _SETTINGS])
 
 
-def add_run_into(torch: ModuleType, state: Fingerprint, known: Known, *, passes: bool) -> None:
-    """Add what the code that was added may run into: random numbers, hooks, and registries of torch's.
+def add_ambient_state(torch: ModuleType, state: Fingerprint, known: KnownPackages, *, passes: bool) -> None:
+    """Add the state that added code may read without naming it: random numbers, hooks and registries.
 
-    `passes` says that some of it is given graphs: there tensors are real, and elsewhere they are traced,
-    unless the code takes them out.
+    `passes` says that some of the code gets graphs: its tensors are real. Other code gets traced tensors,
+    which draw no random numbers, unless it leaves the trace.
     """
     names = state.reads.attributes | state.reads.functions
     if not names:
-        return  # flags and dtypes, and no code
-    draws = bool(names & _RANDOM) or any(name.startswith(_INITIALIZES) for name in names)
-    if draws and (passes or names & _TAKES_OUT):
+        return  # no code was added, only flags and dtypes
+    draws = bool(names & _RANDOM_FUNCTIONS) or any(name.startswith(_INITIALIZERS) for name in names)
+    if draws and (passes or names & _LEAVES_TRACE):
         state.note("random numbers", *_generators(torch))
     for place, registry in _registries(names):
         for key in sorted(registry, key=str):
-            if not known.made(registry[key]):
+            if not known.is_library_code(registry[key]):
                 state.note(place)
                 state.add((key, registry[key]), f"an entry of {place}")
     if names & {"copy", "deepcopy", "dumps"}:
-        for kind, reduce in sorted(copyreg.dispatch_table.items(), key=lambda each: each[0].__qualname__):
-            if known.is_users(reduce.__module__):
-                state.add((kind, reduce), "how it is copied")
+        for kind, reduce in sorted(copyreg.dispatch_table.items(), key=lambda entry: entry[0].__qualname__):
+            if known.is_user_module(reduce.__module__):
+                state.add((kind, reduce), "its copyreg entry")
     if names & {"warn", "warn_explicit"}:
         for action, message, category, module, line in warnings.filters:
             if action == "error":
-                state.note(action, *(getattr(each, "pattern", each) for each in (message, module)), line)
+                state.note(action, *(getattr(regex, "pattern", regex) for regex in (message, module)), line)
                 state.add(category)
 
 
 def _generators(torch: ModuleType) -> Iterator[bytes]:
-    """Return the states of torch's default generators; none of a device that is not in use."""
+    """Yield the states of torch's default generators on the CPU and, once initialized, on CUDA."""
     yield torch.get_rng_state().numpy().tobytes()
     if torch.cuda.is_initialized():
         for state in torch.cuda.get_rng_state_all():
             yield state.numpy().tobytes()
 
 
-def _registries(read: Set[str]) -> Iterator[tuple[str, Mapping[Any, Any]]]:
-    """Return the registries that are not empty, and that code may look things up in by these names."""
+def _registries(names_read: Set[str]) -> Iterator[tuple[str, Mapping[Any, Any]]]:
+    """Yield the non-empty registries that code may consult by reading these names."""
     for module, names in _REGISTRIES.items():
-        if module in _ASK and not read & _ASK[module]:
+        if module in _REGISTRY_READERS and not names_read & _REGISTRY_READERS[module]:
             continue
         for name in names:
-            found: Any = sys.modules.get(module)
+            registry: Any = sys.modules.get(module)
             for part in name.split("."):
-                found = getattr(found, part, None)
-            if found:
-                yield f"{module}.{name}", found
+                registry = getattr(registry, part, None)
+            if registry:
+                yield f"{module}.{name}", registry

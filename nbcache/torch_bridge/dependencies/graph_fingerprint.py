@@ -1,4 +1,4 @@
-"""The fingerprint of what a graph depends on: packages that cannot be followed count by their files."""
+"""The fingerprint of a graph's dependencies; code of packages is identified by their files if need be."""
 
 from __future__ import annotations
 
@@ -12,103 +12,101 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorT
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Rule, Unknown
-from nbcache.core.fingerprints.known_code import Known
+from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.core.installed import is_installed, package_of, version_of
 
-__all__ = ["State", "identity"]
+__all__ = ["GraphFingerprint", "package_identity"]
 
-_IDS = frozenset({"_autograd_function_id"})
-"""Attributes that number things in the order in which they were made."""
+_SERIAL_NUMBERS = frozenset({"_autograd_function_id"})
+"""Attributes that hold serial numbers of objects in a process."""
 _MOST_VISITED = 3_000
-"""So many objects of a package are looked at for code of the user, which takes some 40 ms."""
+"""Objects of a package that are searched for user code, which takes about 40 ms."""
 _LOGGERS = (Logger, RootLogger)
 _PLAIN = (BuiltinFunctionType, CodeType, bool, bytes, complex, float, int, str, type(None), *_LOGGERS)
-"""Types of values that hold no code of a user; a logger holds all others."""
+"""Types of values that hold no user code; a logger refers to all other loggers."""
 
 
-class State(Fingerprint):
-    """A fingerprint that knows whose code it covers."""
+class GraphFingerprint(Fingerprint):
+    """A fingerprint that records whether it covers code of the user, of packages, or of graph passes."""
 
-    def __init__(self, known: Known, rules: Sequence[Rule], unfollowed: dict[int, Any]) -> None:
-        """`unfollowed` holds, by id, the code of packages that could not be followed before."""
-        super().__init__(known, rules, _IDS)
+    def __init__(self, known: KnownPackages, rules: Sequence[Rule], unfollowed: dict[int, Any]) -> None:
+        """`unfollowed` maps ids to code of packages that raised Unknown before; it is shared and grows."""
+        super().__init__(known, rules, _SERIAL_NUMBERS)
         self._unfollowed = unfollowed
-        self.of_users = False
-        """True where some of the code is neither torch's nor an installed package's."""
-        self.of_packages = False
-        """True where some of the code is an installed package's and counts by its files."""
-        self.gets_graphs = False
-        """True where some of the code is given graphs."""
+        self.has_user_code = False
+        """True if some of the code is neither torch's nor an installed package's."""
+        self.has_package_code = False
+        """True if some of the code is an installed package's and is identified by its files."""
+        self.has_graph_passes = False
+        """True if some of the code gets graphs."""
 
     @property
     def has_code(self) -> bool:
-        """True where more was added than notes."""
-        return self.of_packages or self._count > 0
+        """True if code or values were added, not only notes."""
+        return self.has_package_code or self._count > 0
 
     def add_code(self, value: Any, words: str = "") -> None:
-        """Add code of others; of an installed package that cannot be followed, its identity."""
-        name = identity(self.known, value)
-        self.of_users |= not name
+        """Add third-party code, or its package identity if it is installed and its behaviour is unknown."""
+        name = package_identity(self.known, value)
+        self.has_user_code |= not name
         if name and not self._can_follow(value):
             self.add_identity(name)
         else:
             self.add(value, words)
 
     def add_identity(self, name: str) -> None:
-        """Add code of an installed package by its `identity`."""
-        self.of_packages = True
+        """Add code of an installed package by its `package_identity`."""
+        self.has_package_code = True
         self.note("package", name)
 
     def _can_follow(self, value: Any) -> bool:
         if id(value) in self._unfollowed:
             return False
         try:
-            Fingerprint(self.known, self._rules, _IDS).add(value)
+            Fingerprint(self.known, self._rules, _SERIAL_NUMBERS).add(value)
         except Unknown:
             self._unfollowed[id(value)] = value
             return False
         return True
 
 
-def identity(known: Known, value: Any) -> str:
+def package_identity(known: KnownPackages, value: Any) -> str:
     """Return module, name and version of a function or class that an installed package defines.
 
-    It is empty for code of the user, and for code that was made at run time and holds other values.
+    The text is empty for user code, and for code that was created at run time and holds other values.
     """
     if not isinstance(value, (FunctionType, type)):
         return ""
     names = []
-    for code in known.foreign(value):
+    for code in known.user_code_in(value):
         if isinstance(code, FunctionType):
             file = code.__code__.co_filename
         else:
             file = getattr(sys.modules.get(code.__module__), "__file__", None) or ""
         is_local = "<locals>" in code.__qualname__ or getattr(code, "__closure__", None)
         version = version_of(file)
-        if not version or (is_local and not _is_global(code)) or not _is_whole(known, code, file):
+        if not version or (is_local and not _is_global(code)) or not _is_self_contained(known, code, file):
             return ""
         names.append(f"{code.__module__}.{code.__qualname__} {version}")
     return " ".join(names)
 
 
-def _is_whole(packages: Known, code: Any, file: str) -> bool:
-    """Return whether a function or class of the package that `file` belongs to reaches no code of the user.
+def _is_self_contained(known: KnownPackages, code: Any, file: str) -> bool:
+    """Return whether a function or class of an installed file reaches no user code.
 
-    A decorator of a package returns a function of the package that holds one of the user's. A package's
-    registry holds what users put into it.
+    It may reach user code by a decorator, whose wrapper is the package's function, or by a registry.
     """
     if isinstance(code, FunctionType):
         home = getattr(sys.modules.get(code.__module__ or ""), "__file__", None) or ""
         if package_of(home) not in (package_of(file), "torch"):
             return False
-    return not _reaches_users(packages, code, package_of(file))
+    return not _reaches_user_code(known, code, package_of(file))
 
 
-def _reaches_users(packages: Known, value: Any, package: str) -> bool:
-    """Return whether a package's function or class reaches code of the user.
+def _reaches_user_code(known: KnownPackages, value: Any, package: str) -> bool:
+    """Return whether a package's function or class reaches user code.
 
-    Functions, classes and objects of the package are followed, and collections; the first ones alone, where
-    there are very many.
+    The search follows collections and the package's functions, classes and objects, up to `_MOST_VISITED`.
     """
     visited: dict[int, Any] = {}
     queue = deque([value])
@@ -118,7 +116,7 @@ def _reaches_users(packages: Known, value: Any, package: str) -> bool:
             if id(value) in visited or type(value) in _PLAIN:
                 continue
             visited[id(value)] = value
-            if _is_users(packages, value) or _is_users(packages, type(value)):
+            if _is_user_code(known, value) or _is_user_code(known, type(value)):
                 return True
             queue += _parts(value, package)
     except Exception:  # a proxy raised, or another thread changed a collection
@@ -127,7 +125,7 @@ def _reaches_users(packages: Known, value: Any, package: str) -> bool:
 
 
 def _parts(value: Any, package: str) -> Iterator[Any]:
-    """Return the objects that a value refers to, and through which it may call code."""
+    """Yield the objects that a value refers to and through which it may call code."""
     if isinstance(value, FunctionType):
         yield from (value.__defaults__, value.__kwdefaults__, vars(value))
         for cell in value.__closure__ or ():
@@ -136,7 +134,7 @@ def _parts(value: Any, package: str) -> Iterator[Any]:
         if package_of(value.__code__.co_filename) == package:
             yield from _globals_of(value, package)
     elif isinstance(value, dict):
-        yield from (*dict.keys(value), *dict.values(value))  # a subclass may run code of its own
+        yield from (*dict.keys(value), *dict.values(value))  # a subclass may override these
     elif isinstance(value, (list, tuple, set, frozenset, deque)):
         kind: Any = next(base for base in (list, tuple, set, frozenset, deque) if isinstance(value, base))
         yield from tuple(kind.__iter__(value))
@@ -157,18 +155,18 @@ def _parts(value: Any, package: str) -> Iterator[Any]:
 
 
 def _attributes(value: Any) -> Iterator[Any]:
-    """Return what an object's attributes hold, without running code of its class."""
+    """Yield the values of an object's attributes without running code of its class."""
     with suppress(AttributeError):
         yield object.__getattribute__(value, "__dict__")
     for base in type(value).__mro__:
         for slot in vars(base).values():
             if isinstance(slot, MemberDescriptorType):
-                with suppress(AttributeError):  # it is not set
+                with suppress(AttributeError):  # an unset slot
                     yield slot.__get__(value)
 
 
 def _globals_of(function: FunctionType, package: str) -> Iterator[Any]:
-    """Return the globals that a function names, and what it may name of the package's modules."""
+    """Yield the globals that a function names, and attributes of the package's modules that it may read."""
     names = {*_names(function.__code__)}
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]
@@ -189,18 +187,18 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _is_users(packages: Known, value: Any) -> bool:
-    """Return whether this is a function, method or class that is not installed."""
+def _is_user_code(known: KnownPackages, value: Any) -> bool:
+    """Return whether a value is a function, method or class outside of installed packages."""
     value = value.__func__ if isinstance(value, (MethodType, staticmethod, classmethod)) else value
     if isinstance(value, FunctionType):
         file = value.__code__.co_filename
-        return not (is_installed(file) or packages.has_file(file) or _is_from_string(value))
+        return not (is_installed(file) or known.has_file(file) or _is_from_string(value))
     if not isinstance(value, type):
         return False
     home = getattr(sys.modules.get(value.__module__), "__file__", None)
     if value.__module__ == "__main__":
         return True
-    return not (home is None or is_installed(home) or packages.has_file(home))
+    return not (home is None or is_installed(home) or known.has_file(home))
 
 
 def _is_from_string(function: FunctionType) -> bool:
@@ -213,5 +211,5 @@ def _is_from_string(function: FunctionType) -> bool:
 
 
 def _is_global(code: Any) -> bool:
-    """Return whether a module holds this function or class by its name."""
+    """Return whether a module holds this function or class under its name."""
     return getattr(sys.modules.get(code.__module__ or ""), code.__name__, None) is code

@@ -1,4 +1,4 @@
-"""How values of torch's types, and of Triton's, count in fingerprints."""
+"""Adds torch's and Triton's values to fingerprints."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
-from nbcache.core.fingerprints.known_code import Known
-from nbcache.torch_bridge.dependencies.graphs import methods_of, operators_of
-from nbcache.torch_bridge.dependencies.in_force import add_autocast
+from nbcache.core.fingerprints.known_code import KnownPackages
+from nbcache.torch_bridge.dependencies.global_state import add_autocast
+from nbcache.torch_bridge.dependencies.graphs import TracedGraph
+from nbcache.torch_bridge.dependencies.monkeypatches import all_tables
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
-from nbcache.torch_bridge.dependencies.patterns import Patterns
-from nbcache.torch_bridge.dependencies.tables import all_tables
+from nbcache.torch_bridge.dependencies.user_passes import Patterns
 
 __all__ = ["TorchValues"]
 
-_OF_KERNELS = ("early_config_prune", "perf_model", "values")
-"""Attributes of Triton's kernels that choose among configurations, beside their code."""
-_OF_GRAPHS = frozenset({"_code", "_graph", "_lineno_map", "_prologue_start", "meta", "shape_env"})
-"""Attributes of a GraphModule that its code tells, or that tell where it came from."""
-_CONTENT_BYTES = 1 << 20
+_KERNEL_SELECTORS = ("early_config_prune", "perf_model", "values")
+"""Attributes of Triton kernels that select configurations."""
+_IGNORED_OF_GRAPHS = frozenset({"_code", "_graph", "_lineno_map", "_prologue_start", "meta", "shape_env"})
+"""Attributes of a GraphModule that repeat its code or describe its origin."""
+_MOST_BYTES = 1 << 20
 _GETTER = re.compile(r"(are|get|is)_\w+|\w+_enabled|initial_seed|\w+_available")
-_OF_DEVICES = ("torch.accelerator", "torch.cuda", "torch.mps", "torch.mtia", "torch.xpu")
-"""Modules of which some getters would begin to use a device."""
-_OF_PROCESSES = ("torch.distributed", "torch.distributed.distributed_c10d")
-"""Modules whose getters tell which process this is; those below others may open sockets."""
+_DEVICE_MODULES = ("torch.accelerator", "torch.cuda", "torch.mps", "torch.mtia", "torch.xpu")
+"""Modules with getters that would initialize a device."""
+_PROCESS_MODULES = ("torch.distributed", "torch.distributed.distributed_c10d")
+"""Modules with getters for the rank of this process; getters of other submodules may open sockets."""
 
 
 class TorchValues:
-    """The rule by which fingerprints take values of torch's types."""
+    """The rule that adds values of torch and Triton types to fingerprints."""
 
     def __init__(
-        self, torch: ModuleType, known: Known, registrations: Registrations, patterns: Patterns
+        self, torch: ModuleType, known: KnownPackages, registrations: Registrations, patterns: Patterns
     ) -> None:
         self._torch = torch
         self._known = known
@@ -41,21 +41,21 @@ class TorchValues:
         self._patterns = patterns
         plain = (torch.device, torch.dtype, torch.layout, torch.memory_format)
         self._plain = (*plain, torch.Tag, torch._C.DispatchKey)
-        self._reads = (torch.load, torch.from_file, torch.jit.load, torch.seed)
+        self._readers = (torch.load, torch.from_file, torch.jit.load, torch.seed)
 
     def __call__(self, state: Fingerprint, value: Any) -> bool:
-        """Add a value of one of torch's types, or Triton's."""
+        """Add a value of a torch or Triton type; return whether it was one."""
         torch, kind = self._torch, type(value)  # `isinstance` may run code of the value's class
         if issubclass(kind, type):
-            self._add_taking_apart(state, value)
+            self._add_pytree_functions(state, value)
             return False
         if self._is_getter(value):
             self._add_getter(state, value)
             return False
-        if any(value is reads for reads in self._reads):
-            raise state.unknown("it reads what no key tells")
-        if issubclass(kind, (dict, list, set)) and (table := _table(value)):
-            state.note("table", table)  # what others have entered counts by itself
+        if any(value is reader for reader in self._readers):
+            raise state.unknown("it reads state that no cache key covers")
+        if issubclass(kind, (dict, list, set)) and (name := _table_name(value)):
+            state.note("table", name)  # third-party entries are added by themselves
         elif issubclass(kind, torch._ops.OpOverload):
             self._registrations.add(state, value, called=True)
         elif issubclass(kind, torch._ops.OpOverloadPacket):
@@ -68,7 +68,7 @@ class TorchValues:
             state.add(value.kernel and value.kernel.func)
         elif issubclass(kind, torch._ops.HigherOrderOperator):
             state.note("higher-order operator", value.name())
-            if not self._known.made(kind):
+            if not self._known.is_library_code(kind):
                 state.add(kind)
                 add_python(state, value)
         elif issubclass(kind, torch.fx.GraphModule):
@@ -81,63 +81,66 @@ class TorchValues:
             state.note("library", value.ns)
         elif issubclass(kind, (torch.TypedStorage, torch.UntypedStorage)):
             raise state.unknown("a tensor's storage")
-        elif kind.__module__.startswith("triton.runtime") and self._known.has(kind):
+        elif kind.__module__.startswith("triton.runtime") and self._known.defines(kind):
             state.note("kernel", getattr(value, "configs", None), getattr(value, "keys", None))
-            state.add([value.fn, *(getattr(value, name, None) for name in _OF_KERNELS)])
+            state.add([value.fn, *(getattr(value, name, None) for name in _KERNEL_SELECTORS)])
         else:
             return self._patterns.add_pass(state, value)
         return True
 
     def _is_getter(self, value: Any) -> bool:
-        """Tell whether this is a function of torch's that tells of a setting, as far as its name shows."""
+        """Return whether this torch function looks like a getter, judging by its name."""
         if not isinstance(value, (FunctionType, BuiltinFunctionType)):
             return False
         module = value.__module__ or ""
         return (
             module.startswith("torch")
-            and not module.startswith(_OF_DEVICES)
-            and (not module.startswith("torch.distributed") or module in _OF_PROCESSES)
+            and not module.startswith(_DEVICE_MODULES)
+            and (not module.startswith("torch.distributed") or module in _PROCESS_MODULES)
             and _GETTER.fullmatch(value.__name__) is not None
-            and self._known.made(value)
+            and self._known.is_library_code(value)
         )
 
     def _add_getter(self, state: Fingerprint, getter: Any) -> None:
-        """Add what a getter says now, where it says it without arguments; some are in torch's keys, too.
+        """Add the current result of a getter that needs no arguments.
 
-        Most of the others tell of what they are given.
+        Most getters that need arguments read nothing but these. torch's keys cover some of the results, too.
         """
         if "autocast" in getter.__name__:
             add_autocast(self._torch, state)
         try:
-            said = getter()
-        except Exception as error:  # it needs arguments, or nothing is there that it tells of
+            result = getter()
+        except Exception as error:  # it needs arguments, or its subject does not exist
             if isinstance(error, TypeError) and getter.__module__.startswith("torch.distributed"):
-                raise state.unknown("it tells of other processes") from error
+                raise state.unknown("it reads the state of other processes") from error
             state.note(type(error).__qualname__)
         else:
-            state.add(said)
+            state.add(result)
 
-    def _add_taking_apart(self, state: Fingerprint, cls: type) -> None:
-        """Add how torch's pytree takes instances of a class apart, where others have told it how."""
+    def _add_pytree_functions(self, state: Fingerprint, cls: type) -> None:
+        """Add the pytree functions that third parties have registered for a class."""
         nodes = self._torch.utils._pytree.SUPPORTED_NODES
-        if cls in nodes and not self._known.has(cls):
+        if cls in nodes and not self._known.defines(cls):
             node = nodes[cls]
-            state.add((node.flatten_fn, node.unflatten_fn), "how a pytree takes it apart")
+            state.add((node.flatten_fn, node.unflatten_fn), "its pytree functions")
 
     def _add_graph(self, state: Fingerprint, module: Any) -> None:
-        """Add a graph that code holds, and what is set on its module."""
-        torch, kind = self._torch, type(module)
+        """Add a graph that code holds, and the attributes of its module."""
+        graph, kind = TracedGraph(self._torch, module), type(module)
         state.note("graph", module.code)
-        state.add([*operators_of(torch, module)], "a graph")
-        for name in sorted(methods_of(torch, module)):
-            state.reads.name(name)
-        for each in kind.__mro__[1:]:  # the first is made for this instance
-            if not self._known.has(each):
-                state.add(each)
-        state.add({name: held for name, held in vars(module).items() if name not in _OF_GRAPHS}, "its module")
+        state.add([*graph.operators()], "a graph")
+        for name in sorted(graph.methods()):
+            state.reads.add_attribute(name)
+        for base in kind.__mro__[1:]:  # the first class exists for this instance only
+            if not self._known.defines(base):
+                state.add(base)
+        state.add(
+            {name: value for name, value in vars(module).items() if name not in _IGNORED_OF_GRAPHS},
+            "its module",
+        )
 
     def _add_tensor(self, state: Fingerprint, tensor: Any) -> None:
-        """Add a tensor that code reads, by what it holds; one that holds nothing, by its form."""
+        """Add a tensor that code reads by its content, or by its shape if it has none."""
         torch = self._torch
         if tensor.is_nested:
             raise state.unknown("a nested tensor")
@@ -147,7 +150,7 @@ class TorchValues:
             if not isinstance(tensor, torch._subclasses.FakeTensor):
                 raise state.unknown(f"a tensor of the class {type(tensor).__qualname__}")
             return
-        state.add({name: held for name, held in vars(tensor).items() if not name.startswith("_dynamo")})
+        state.add({name: value for name, value in vars(tensor).items() if not name.startswith("_dynamo")})
         state.note(tensor.is_conj(), tensor.is_neg())
         if tensor.is_leaf and tensor.grad is not None:
             state.add(tensor.grad, "its gradient")
@@ -157,12 +160,12 @@ class TorchValues:
             raise state.unknown("a quantized tensor")
         if tensor.device.type != "cpu" or tensor.layout != torch.strided:
             raise state.unknown(f"a tensor on {tensor.device}")
-        if tensor.numel() * tensor.element_size() > _CONTENT_BYTES:
+        if tensor.numel() * tensor.element_size() > _MOST_BYTES:
             raise state.unknown("a large tensor")
         content = tensor.detach().contiguous()
         state.note(ctypes.string_at(content.data_ptr(), content.numel() * content.element_size()))
 
 
-def _table(value: Any) -> str:
-    """Return the name of a table of torch's; empty for another value."""
+def _table_name(value: Any) -> str:
+    """Return the name of a torch table, or an empty text for another value."""
     return next((name for name, table in all_tables() if table is value), "")
