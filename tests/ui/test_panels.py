@@ -22,13 +22,12 @@ from nbcache.explain.plan import Plan
 from nbcache.explain.timeline import CellTimes, KernelRun, Lost, Timeline
 from nbcache.explain.why import Why, explain
 from nbcache.ui.display.graph import render_graph
+from nbcache.ui.display.panel import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.timeline import render_timeline
 from nbcache.ui.display.words import SettingRow, StoreFigures
-from nbcache.ui.panels import panel as panel_module
-from nbcache.ui.panels.pages import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
-from nbcache.ui.panels.panel import Panel
-from nbcache.ui.panels.sections import Refresher
+from nbcache.ui.ipython import panel as panel_module
+from nbcache.ui.ipython.panel import Panel, Refresher
 from support.drawn import Drawn, DrawsAtOnce
 from support.front_door import RunPython
 from support.html_page import Page
@@ -82,9 +81,6 @@ class Kernel:
         else:
             action()
         return self.state.running
-
-    def shown(self, verb: str) -> Rendered:
-        return Rendered(verb, f"<b>nbcache {verb}</b>")
 
     def graph(self, name: str) -> list[Rendered]:
         found = [graph for graph in self.state.graphs if graph.compile_id == name]
@@ -438,10 +434,10 @@ def test_a_failure_is_told_with_the_next_step_and_a_bug_without_its_message(
 ) -> None:
     kernel = Kernel()
 
-    def fail(verb: str) -> Rendered:
+    def fail() -> Rendered:
         raise error
 
-    kernel.shown = fail  # type: ignore[method-assign]
+    kernel.doctor = fail  # type: ignore[attr-defined]
     _, drawn, _ = open_panel(kernel)
     drawn.press("doctor")
     assert words in " ".join(drawn.text.split()) and "hunter2" not in drawn.text
@@ -455,7 +451,7 @@ def test_a_button_that_is_called_while_a_cell_runs_waits_for_its_end(open_panel:
     assert drawn.field("redis://").disabled
     kernel.state = Now()
     kernel.waiting.pop()()
-    assert "nbcache stats" in drawn.text
+    assert "stats is done" in drawn.text
 
 
 def test_a_press_that_overtakes_what_was_typed_before_it_uses_what_was_typed(open_panel: Any) -> None:
@@ -518,7 +514,7 @@ def notebook(kind="panel"):
     ours = comm.create_comm, comm.get_comm_manager
     import ipykernel.ipkernel  # which has comms go through a kernel
     comm.create_comm, comm.get_comm_manager = ours
-    from nbcache.ui.panels import panel as module
+    from nbcache.ui.ipython import panel as module
     if module.Refresher is not DrawsAtOnce:
         module.Refresher, real = DrawsAtOnce, module.Panel
 

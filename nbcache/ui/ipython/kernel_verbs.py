@@ -35,6 +35,7 @@ from nbcache.torch_bridge import TorchBridge, cache_settings
 from nbcache.torch_bridge.contents import contents_of
 from nbcache.ui import doctor
 from nbcache.ui.display.graph import render_graph, render_why
+from nbcache.ui.display.panel import Facts, Now, Stranger, machine_parts
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_checks, render_settings, render_status
 from nbcache.ui.display.snapshots import fit_words
@@ -43,7 +44,6 @@ from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.ipython.planning import Planner
 from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.locate import Location
-from nbcache.ui.panels.pages import Facts, Now, Stranger, machine_parts
 from nbcache.ui.terminal import signers
 from nbcache.ui.terminal.shown import Shown
 from nbcache.ui.terminal.snapshots import verify
@@ -84,6 +84,7 @@ class KernelVerbs:
         self.snapshots = snapshots
         self.restore, self.attach, self.ignore = snapshots.restore, snapshots.attach, snapshots.ignore
         self.planner = Planner(session, bridge.foreseen, snapshots.sharing)
+        self.plan, self.stats, self.timeline = self.planner.plan, self.planner.stats, self.planner.timeline
         session.connector = self.connect_to
         self._used: Settings | None = None
         """The settings by which this kernel has connected; those of the session may have changed since."""
@@ -142,17 +143,6 @@ class KernelVerbs:
         return render_checks(
             doctor.in_kernel(self._session, self._bridge, sharing, self._locate, self._problem)
         )
-
-    def shown(self, verb: str) -> Rendered:
-        """Return what `%nbcache doctor`, `why`, `stats` or `timeline` shows."""
-        planner = self.planner
-        shows = {
-            "doctor": self.doctor,
-            "why": self.why,
-            "stats": planner.stats,
-            "timeline": planner.timeline,
-        }
-        return shows[verb]()
 
     # --- settings -------------------------------------------------------------------------------
 

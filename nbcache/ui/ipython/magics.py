@@ -21,19 +21,19 @@ from nbcache.core.settings import Settings
 from nbcache.core.text import clean
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import cache_settings
+from nbcache.ui.display.panel import SECTIONS, render_panel
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
 from nbcache.ui.ipython.diagnose_magic import diagnosed
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs
 from nbcache.ui.ipython.snapshot_verbs import confirmed
-from nbcache.ui.panels.pages import SECTIONS, render_panel
 from nbcache.ui.terminal import signers
 from nbcache.ui.terminal.shown import write
 from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_of
 
 if TYPE_CHECKING:
-    from nbcache.ui.panels.panel import Panel
+    from nbcache.ui.ipython.panel import Panel
 
 __all__ = ["Magics"]
 
@@ -46,6 +46,8 @@ _PANELS = {
     "space": ("space",),
 }
 """The sections of each panel."""
+_PLAIN = ("status", "stats", "plan", "doctor", "attach", "disconnect", "flush")
+"""The verbs that take no value."""
 _VERBS = list(dict.fromkeys(form.split()[0] for form in MAGICS))
 
 
@@ -56,16 +58,6 @@ class Magics:
         self._shell = shell
         self._session = session
         self._verbs = verbs
-        self._plain: dict[str, Callable[[], Rendered | list[str]]] = {
-            "status": verbs.status,
-            "stats": verbs.planner.stats,
-            "plan": verbs.planner.plan,
-            "doctor": verbs.doctor,
-            "attach": verbs.snapshots.attach,
-            "disconnect": verbs.disconnect,
-            "flush": verbs.flush,
-        }
-        """The verbs that take no value."""
         self._open: dict[str, Panel] = {}
         """Kind → the newest panel of it, which is live."""
 
@@ -104,7 +96,7 @@ class Magics:
             arguments = magic_arguments(verb, words)
         except ValueError as error:
             raise UsageError(f"%nbcache {verb}: {error}. Usage: {usage(verb)}") from None
-        result = self._plain[verb]() if verb in self._plain else getattr(self, f"_{verb}")(arguments)
+        result = getattr(self._verbs, verb)() if verb in _PLAIN else getattr(self, f"_{verb}")(arguments)
         if isinstance(result, Rendered):
             show(result, getattr(arguments, "json", False))
         elif result is not None:
@@ -202,7 +194,7 @@ class Magics:
 
     def _timeline(self, arguments: SimpleNamespace) -> Rendered | None:
         if arguments.json or not self._has_widgets():
-            return self._verbs.planner.timeline()
+            return self._verbs.timeline()
         self._open_panel("timeline")
         return None
 
@@ -233,7 +225,7 @@ class Magics:
             self._open.popitem()[1].close()
 
     def _open_panel(self, kind: str) -> Panel:
-        from nbcache.ui.panels.panel import Panel  # widgets take a moment to import
+        from nbcache.ui.ipython.panel import Panel  # widgets take a moment to import
 
         if (before := self._open.pop(kind, None)) is not None:
             before.close()

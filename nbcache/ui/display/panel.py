@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from nbcache.core.model import Environment, Level, Outcome
 from nbcache.core.reports import Activity, GraphRecord
@@ -105,45 +105,8 @@ class Facts:
     """False as long as nothing of it is known."""
 
 
-class Verbs(Protocol):
-    """The session behind a panel.
-
-    A verb returns lines or outputs. It raises NbcacheError or UsageError where it fails.
-    """
-
-    def now(self) -> Now:
-        """Return what changes while a cell runs."""
-
-    def facts(self) -> Facts:
-        """Gather the rest; this may take a second or more."""
-
-    def later(self, action: Callable[[], None]) -> str:
-        """Call `action` when the running cell has ended; return that cell, empty if none runs."""
-
-    def shown(self, verb: str) -> Rendered:
-        """Return the output of `%nbcache doctor`, `why`, `stats` or `timeline`."""
-
-    def graph(self, name: str) -> Sequence[Rendered]: ...
-    def snapshot(self) -> Sequence[str]: ...
-    def restore(self) -> Sequence[str]: ...
-    def share(self) -> Sequence[str]: ...
-    def verify(self) -> Sequence[str]: ...
-    def attach(self) -> Sequence[str]: ...
-    def connect(self, url: str) -> Sequence[str]: ...
-    def disconnect(self) -> Sequence[str]: ...
-    def trust(self, fingerprint: str, name: str) -> Sequence[str]: ...
-    def ignore(self, fingerprint: str) -> Sequence[str]: ...
-    def change(self, name: str, value: str) -> Sequence[str]: ...
-
-    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
-        """Return in words what is stored of this notebook, or altogether, and what removes just that.
-
-        None where there is nothing to remove. The removal raises NbcacheError if it has changed since.
-        """
-
-
-_Words: TypeAlias = list[str]
-_Section: TypeAlias = tuple[_Words, list[doc.Block]]
+_Section: TypeAlias = tuple[list[str], list[doc.Block]]
+"""A section in short, and its blocks."""
 
 
 def machine_parts(environment: Environment | None, graphs: Sequence[GraphRecord]) -> list[str]:
