@@ -21,10 +21,10 @@ from nbcache.artifacts.provenance import Judge, Made, authors
 from nbcache.core.cpu_levels import LABEL
 from nbcache.core.errors import TrustError, Unsigned, UntrustedSigner
 from nbcache.core.key import Difference
-from nbcache.core.model import Environment, GraphSummary, Manifest, Snapshot, SnapshotTaken
+from nbcache.core.model import Environment, GraphSummary, Manifest, Snapshot
 from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line, size
 from nbcache.core.trust import Policy, admit, says, short, spelled
-from nbcache.snapshots.build import makers
+from nbcache.snapshots.build import Taken, makers
 from nbcache.snapshots.named import Version
 from nbcache.snapshots.verify import Received, is_vouched
 
@@ -47,16 +47,16 @@ def held(snapshot: Snapshot) -> str:
     return DOT.join([*parts, f"{size(_bytes(snapshot))} in {size(_packed_bytes(snapshot))}"])
 
 
-def taken_parts(taken: SnapshotTaken) -> list[str]:
-    """Return what else there is to say of a snapshot that was just taken."""
-    parts = [] if taken.changed else ["nothing was new"]
-    if taken.missing:
-        parts.append(f"{taken.missing} more are not stored any more")
-    if taken.left:
-        parts.append(
-            f"{counted(taken.left, 'version stands', 'versions stand')} beside it, of others or damaged"
-        )
-    return parts
+def taken_words(name: str, taken: Taken) -> str:
+    """Return the contents of a snapshot that was just taken, called `name`, and what may surprise in them."""
+    summary = taken.summary()
+    parts = [f"{one_line(name)} holds {held(taken.draft.snapshot)}"]
+    parts += [] if summary.changed else ["nothing was new"]
+    parts += [f"{summary.missing} more are not stored any more"] if summary.missing else []
+    if summary.left:
+        beside = counted(summary.left, "version stands", "versions stand")
+        parts.append(f"{beside} beside it, of others or damaged")
+    return "; ".join(parts)
 
 
 def snapshot_lines(

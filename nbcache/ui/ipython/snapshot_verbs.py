@@ -34,7 +34,7 @@ from nbcache.ui.display.snapshots import (
     pending_words,
     restored_words,
     snapshot_lines,
-    taken_parts,
+    taken_words,
 )
 from nbcache.ui.terminal.shown import cell_titles, write
 
@@ -156,8 +156,7 @@ class SnapshotVerbs:
         target = destination(dest) if dest else self.sharing.beside_notebook(notebook)
         taken = self.sharing.write(target, self.sharing.origin(notebook), everything=everything)
         name = target.name if isinstance(target, Path) else taken.where
-        parts = [f"{one_line(name)} holds {held(taken.draft.snapshot)}", *taken_parts(taken.summary())]
-        bundle: dict[str, Any] = {"text/plain": "; ".join(parts)}
+        bundle: dict[str, Any] = {"text/plain": taken_words(name, taken)}
         if isinstance(target, Path):  # lets the file be found again after a rename
             environments = [manifest.environment.values for manifest in taken.draft.snapshot.manifests]
             reference = {"file": name, "digest": sha256(taken.data), "environments": environments}

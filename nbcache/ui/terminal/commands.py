@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nbcache.core.errors import ConfigError
 from nbcache.core.settings import Settings
 from nbcache.core.text import ago, counted, size
 from nbcache.launcher import kernel_spec
@@ -16,8 +15,6 @@ from nbcache.ui.display.words import CheckState
 from nbcache.ui.doctor import in_terminal
 from nbcache.ui.terminal import notebooks, signers, snapshots
 from nbcache.ui.terminal.shown import Shown
-
-__all__ = ["RUNS"]
 
 
 def verify(source: str, traces: bool, settings: Settings) -> Shown:
@@ -33,18 +30,6 @@ def doctor(settings: Settings) -> Shown:
     rendered = render_checks(checks)
     sound = all(check.state is not CheckState.PROBLEM for check in checks)
     return Shown(rendered.text.splitlines(), rendered.data, ok=sound)
-
-
-def trust(action: str, signer: str | None, name: str, settings: Settings) -> Shown:
-    """Show and choose whose snapshots may run here."""
-    if action == "list":
-        return signers.signers(settings)
-    if not signer:
-        raise ConfigError(
-            f"nbcache trust {action} needs a signer",
-            next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
-        )
-    return signers.trust(action, signer, name, settings)
 
 
 def kernel(action: str, user: bool, settings: Settings) -> Shown:
@@ -109,7 +94,7 @@ RUNS: Mapping[str, Callable[..., Shown]] = {
     "warm": notebooks.warm,
     "run": notebooks.run,
     "doctor": doctor,
-    "trust": trust,
+    "trust": signers.trust,
     "kernel": kernel,
 }
 """Each takes the arguments of its form in the table of verbs by their names, and the settings."""

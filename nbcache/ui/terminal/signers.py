@@ -1,4 +1,4 @@
-"""`nbcache trust`: who is trusted."""
+"""`nbcache trust`: the signers that the user trusts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nbcache.core.errors import SnapshotError
+from nbcache.core.errors import ConfigError, SnapshotError
 from nbcache.core.settings import Settings
 from nbcache.core.text import NOTHING, aligned
 from nbcache.core.trust import Keyring, Standing, TrustedSigner, is_fingerprint, spelled
 from nbcache.ui.display.snapshots import COMPARE, signer_words
 from nbcache.ui.terminal.shown import Shown, judge_of, received_from
-
-__all__ = ["signers", "trust"]
 
 
 def signers(settings: Settings) -> Shown:
@@ -26,13 +24,18 @@ def signers(settings: Settings) -> Shown:
     return Shown([*aligned(rows, right=()), f"policy: {settings.trust.value}"], data)
 
 
-def trust(action: str, signer: str, name: str, settings: Settings) -> Shown:
-    """Add, remove or show one signer; `signer` is a fingerprint, or to add the source of a snapshot."""
+def trust(action: str, signer: str | None, name: str, settings: Settings) -> Shown:
+    """Show, add or remove signers; `signer` is a fingerprint, or to add the source of a snapshot."""
+    if action == "list":
+        return signers(settings)
+    if not signer:
+        raise ConfigError(
+            f"nbcache trust {action} needs a signer",
+            next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
+        )
     keyring = Keyring(settings.trust_dir)
     if action == "add":
-        if _is_source(signer):
-            signer = _signer_of(signer, settings)
-        entry = keyring.add(signer, name)
+        entry = keyring.add(_signer_of(signer, settings) if _is_source(signer) else signer, name)
         line = f"trusted from now on: {spelled(entry.fingerprint)}"
     elif action == "remove":
         entry = keyring.remove(signer)

@@ -11,92 +11,46 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nbcache.artifacts import mega_cache as mega
 from nbcache.artifacts.compatibility import baseline_for
 from nbcache.artifacts.encoding import unpack
 from nbcache.artifacts.history import asked_for
-from nbcache.artifacts.mega_cache import decode_bundle, encode_bundle, holds_cpu_code, is_held
 from nbcache.artifacts.provenance import Judge
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.artifacts.types import BUNDLED
-from nbcache.core.errors import (
-    BadSignature,
-    ConfigError,
-    EnvironmentMismatch,
-    FormatError,
-    NbcacheError,
-    SnapshotError,
-    TrustError,
-)
+from nbcache.core import errors
+from nbcache.core.cpu_levels import Baseline
+from nbcache.core.errors import NbcacheError, SnapshotError, TrustError
 from nbcache.core.files import read, update
-from nbcache.core.model import Artifact, Manifest, SnapshotRestored
+from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest, SnapshotRestored
 from nbcache.core.settings import Settings
 from nbcache.core.text import counted, one_line, size
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel.snapshots import present_cells, usable
 from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
-from nbcache.snapshots.build import Origin, build_snapshot, of_manifests, vouched
-from nbcache.snapshots.build import merge as merged
+from nbcache.snapshots import build
+from nbcache.snapshots import sources as places
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.snapshots.named import GRACE_SECONDS, opened
-from nbcache.snapshots.sources import (
-    beside,
-    destination,
-    origin,
-    versions,
-    write,
-)
-from nbcache.snapshots.sources import (
-    sources as files_at,
-)
+from nbcache.snapshots.sources import beside, destination, origin, versions
 from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.portable import chosen
-from nbcache.ui.display.snapshots import (
-    held,
-    left_out,
-    snapshot_json,
-    snapshot_lines,
-    taken_parts,
-    version_json,
-    version_lines,
-)
-from nbcache.ui.terminal.shown import (
-    Shown,
-    agree,
-    cell_titles,
-    judge_of,
-    needed_environment,
-    received_from,
-    this_environment,
-    usable_artifacts,
-)
-
-__all__ = [
-    "export_mega",
-    "gc",
-    "import_mega",
-    "inspect",
-    "ls",
-    "merge",
-    "restore",
-    "rm",
-    "snapshot",
-    "verify",
-]
+from nbcache.ui.display import snapshots as display
+from nbcache.ui.terminal.shown import Shown, agree, cell_titles, judge_of, received_from
 
 
 def inspect(source: str, settings: Settings) -> Shown:
     """Show every version of the snapshots at `source`: a file, a notebook or a URL. Nothing is used."""
-    here = this_environment()
+    here, judge = this_environment(), judge_of(settings)
     whole, problems = versions(source, Keyring(settings.trust_dir))
     if not whole:
         raise problems[0]
-    judge = judge_of(settings)
-    texts = [snapshot_lines(received, here, judge, cell_titles(received)) for received in whole]
+    texts = [display.snapshot_lines(received, here, judge, cell_titles(received)) for received in whole]
     texts += [problem.diagnostics() for problem in problems]
     lines = [line for text in texts for line in ("", *text)][1:]
     wrong = [{"source": problem.where, "problem": str(problem)} for problem in problems]
-    return Shown(lines, [*(snapshot_json(received, here, judge) for received in whole), *wrong])
+    return Shown(lines, [*(display.snapshot_json(received, here, judge) for received in whole), *wrong])
 
 
 def verify(source: str, settings: Settings) -> Shown:
@@ -112,33 +66,34 @@ def verify(source: str, settings: Settings) -> Shown:
     whole, problems = versions(source, Keyring(settings.trust_dir))
     for received in whole:
         refused, omitted = _check(received, settings)
-        name = one_line(received.where)
         if refused is None:
             usable += 1
-            maker = received.snapshot
-            whose = judge.introduce(received.signer, maker.user, maker.host) if received.signer else "nobody"
-            lines.append(f"{name}: sound; its signer: {whose}")
+            user, host = received.snapshot.user, received.snapshot.host
+            whose = judge.introduce(received.signer, user, host) if received.signer else "nobody"
+            lines.append(f"{one_line(received.where)}: sound; its signer: {whose}")
             lines += [f"  left out: {error}" for error in omitted]
-        elif isinstance(refused, TrustError) and not isinstance(refused, BadSignature):
-            lines += refused.diagnostics()
         else:
-            wrong += 1
+            wrong += not isinstance(refused, TrustError) or isinstance(refused, errors.BadSignature)
             lines += refused.diagnostics()
-        data.append(
-            {
-                "source": received.where,
-                "signer": received.signer or None,
-                "sound": refused is None,
-                "problem": refused and str(refused),
-                "left_out": [*map(str, omitted)],
-            }
-        )
+        data.append(_verdict(received.where, received.signer, refused, omitted))
     for problem in problems:
         wrong += problem.of_trusted
         lines += problem.diagnostics()
-        wrong_one = {"source": problem.where, "signer": None, "sound": False, "problem": str(problem)}
-        data.append({**wrong_one, "left_out": []})
+        data.append(_verdict(problem.where, "", problem, []))
     return Shown(lines, data, ok=usable > 0 and wrong == 0)
+
+
+def _verdict(
+    where: str | None, signer: str, problem: NbcacheError | None, omitted: Sequence[NbcacheError]
+) -> dict[str, Any]:
+    """Return the verdict on one version as JSON values."""
+    return {
+        "source": where,
+        "signer": signer or None,
+        "sound": problem is None,
+        "problem": problem and str(problem),
+        "left_out": [*map(str, omitted)],
+    }
 
 
 def _check(received: Received, settings: Settings) -> tuple[NbcacheError | None, list[NbcacheError]]:
@@ -147,8 +102,8 @@ def _check(received: Received, settings: Settings) -> tuple[NbcacheError | None,
     try:
         received.unpack_all(settings.trust)
         for manifest in received.snapshot.manifests:
-            for error in vouched(manifest, judge_of(settings))[1]:
-                if isinstance(error, FormatError | BadSignature):
+            for error in build.vouched(manifest, judge_of(settings))[1]:
+                if isinstance(error, errors.FormatError | errors.BadSignature):
                     error.where = received.where
                     raise error
                 omitted.setdefault(error.what, error)
@@ -163,28 +118,27 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     judge = Judge(lambda: keyring, lambda: Policy.STRICT)
     drafts = []
     omitted: dict[str, NbcacheError] = {}
-    for place in sources:
-        for data, where in files_at(place, keyring):
-            whole = receive(data, keyring, where=where)
-            problems: list[NbcacheError] = []
-            for received in whole:
-                try:
-                    received.unpack_all(Policy.STRICT)  # the user is going to sign it
-                except NbcacheError as error:
-                    problems.append(error)
-                    continue
-                admitted = [vouched(manifest, judge) for manifest in received.snapshot.manifests]
-                omitted |= {error.what: error for _, errors in admitted for error in errors}
-                drafts.append(of_manifests(received, [manifest for manifest, _ in admitted]))
-            if len(problems) == len(whole):
-                raise problems[0]
-            omitted |= {error.what: error for error in problems}
+    for data, where in (file for place in sources for file in places.sources(place, keyring)):
+        whole = receive(data, keyring, where=where)
+        problems: list[NbcacheError] = []
+        for received in whole:
+            try:
+                received.unpack_all(Policy.STRICT)  # the user is going to sign it
+            except NbcacheError as error:
+                problems.append(error)
+                continue
+            admitted = [build.vouched(manifest, judge) for manifest in received.snapshot.manifests]
+            omitted |= {error.what: error for _, unsigned in admitted for error in unsigned}
+            drafts.append(build.of_manifests(received, [manifest for manifest, _ in admitted]))
+        if len(problems) == len(whole):
+            raise problems[0]
+        omitted |= {error.what: error for error in problems}
     names = {draft.snapshot.notebook for draft in drafts}
-    draft = merged(drafts, origin(names.pop() if len(names) == 1 else "", settings))
-    if not (made := draft.snapshot).contents:
+    where_from = origin(names.pop() if len(names) == 1 else "", settings)
+    draft = build.merge(drafts, where_from)
+    if not draft.snapshot.contents:
         raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
-    origin_of_all = Origin(made.notebook, made.created, made.made_by, made.user, made.host)
-    result = write(output, lambda before: draft, origin_of_all, keyring)
+    result = places.write(output, lambda before: draft, where_from, keyring)
     count = len(result.draft.packed)
     counts = f"{counted(count, 'artifact')} of {counted(len(drafts), 'snapshot')}"
     lines = [f"{output}: {counts}, {size(len(result.data))}"]
@@ -213,12 +167,10 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
         current = partial(asked_for, cells=cells, runs=runs) if cells and not all else None
         if current is not None and (present := current(manifest)).graphs:
             manifest = present
-        read = partial(build_snapshot, artifacts, manifest, where)
+        read = partial(build.build_snapshot, artifacts, manifest, where)
         keeps = current if target == beside(notebook) else None
-        result = write(target, read, where, Keyring(settings.trust_dir), keeps)
-    summary = result.summary()
-    parts = [f"{one_line(result.where)} holds {held(result.draft.snapshot)}", *taken_parts(summary)]
-    return Shown(["; ".join(parts)], asdict(summary))
+        result = places.write(target, read, where, Keyring(settings.trust_dir), keeps)
+    return Shown([display.taken_words(result.where, result)], asdict(result.summary()))
 
 
 def restore(source: str, settings: Settings) -> Shown:
@@ -250,7 +202,7 @@ def restore(source: str, settings: Settings) -> Shown:
             counts = f"{counted(graphs, 'graph')}, {counted(count, 'artifact')}"
             used_by = f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""
             lines.append(f"{one_line(where)}: restored {counts}{used_by}")
-            lines += [f"  {why}" for why, _ in left_out(received, settings.trust, judge_of(settings))]
+            lines += [f"  {why}" for why, _ in display.left_out(received, settings.trust, judge_of(settings))]
             lines += [f"  part of it is not used: {error}" for error in wrong]
         artifacts.evict(settings.max_bytes)
     if problems and not restored:
@@ -260,6 +212,41 @@ def restore(source: str, settings: Settings) -> Shown:
     return Shown(lines, [*map(asdict, restored)])
 
 
+def this_environment(baseline: Baseline | None = None) -> Environment | None:
+    """Return this environment, where kernels compile for `baseline`; None without torch."""
+    try:
+        from nbcache.torch_bridge import environment
+
+        return environment.current(baseline)
+    except ImportError:
+        return None
+
+
+def needed_environment(subject: str, baseline: Baseline | None = None) -> Environment:
+    """Return the same; SnapshotError without torch. `subject` is for one environment."""
+    here = this_environment(baseline)
+    if here is None:
+        raise SnapshotError(
+            f"{subject} is for one environment, and torch, which tells it, is not installed here",
+            next_step="run this where the notebook's kernel runs",
+        )
+    return here
+
+
+def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore:
+    """Return the stored artifacts that may be used."""
+    judge = judge_of(settings)
+
+    def admits(ref: ArtifactRef) -> bool:
+        try:
+            judge.admit_stored(ref)
+            return True
+        except TrustError:
+            return False
+
+    return ArtifactStore(store, admits=admits)
+
+
 # --- stores --------------------------------------------------------------------------------------
 
 
@@ -267,10 +254,10 @@ def ls(url: str, settings: Settings) -> Shown:
     """Show the named snapshots in a store; nothing of them is used."""
     with opened(url, Keyring(settings.trust_dir)) as snapshots:
         versions = snapshots.versions()
-        data = [*map(version_json, versions)]
+        data = [*map(display.version_json, versions)]
         if not versions:
             return Shown([f"{snapshots.name}: no snapshots"], data)
-    return Shown(version_lines(versions, judge_of(settings)), data)
+    return Shown(display.version_lines(versions, judge_of(settings)), data)
 
 
 def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
@@ -280,7 +267,7 @@ def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
     """
     target = destination(source)
     if isinstance(target, Path):
-        raise ConfigError(
+        raise errors.ConfigError(
             "only what has a name in a store is removed",
             where=source,
             next_step="write URL#NAME; a file is removed as any other",
@@ -354,7 +341,7 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
             try:
                 packed = received.unlock(Policy.STRICT)
                 manifest, _ = usable(received, here, judge)
-            except EnvironmentMismatch:
+            except errors.EnvironmentMismatch:
                 continue
             except TrustError as error:
                 problems.append(error)
@@ -364,13 +351,13 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
                 artifacts.append(Artifact(ref.type, ref.key, content))
         if problems and not artifacts:
             raise problems[0]
-    bundled = [artifact for artifact in artifacts if is_held(artifact)]
+    bundled = [artifact for artifact in artifacts if mega.is_held(artifact)]
     if not bundled:
         raise SnapshotError(
             "there is nothing for a bundle: no graph there fits this machine",
             where=source or str(settings.dir),
         )
-    data = encode_bundle(bundled)
+    data = mega.encode_bundle(bundled)
     update(file, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
     return Shown(
         [f"{file}: {counted(len(bundled), 'artifact')}, {size(len(data))}"],
@@ -382,19 +369,19 @@ def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings
     """Store torch's bundle for this environment; its CPU graphs with `assume_same_cpu` only."""
     here = needed_environment("a bundle")
     try:
-        artifacts = decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
+        artifacts = mega.decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
     except NbcacheError as error:
         error.where = str(file)
         raise
-    sound = [artifact for artifact in artifacts if is_held(artifact)]
-    usable_here = [artifact for artifact in sound if assume_same_cpu or not holds_cpu_code(artifact)]
+    sound = [artifact for artifact in artifacts if mega.is_held(artifact)]
+    usable_here = [artifact for artifact in sound if assume_same_cpu or not mega.holds_cpu_code(artifact)]
     if usable_here and not yes:
         agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
     stored = ArtifactStore(DirectoryStore(settings.dir))
     refs = []
     for artifact in usable_here:
         refs.append(stored.put(here.digest, artifact))
-        if artifact.type == "inductor" and holds_cpu_code(artifact):
+        if artifact.type == "inductor" and mega.holds_cpu_code(artifact):
             stored.put(here.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
     if refs:
         stored.save_manifest(Manifest(here, "", tuple(refs)))
