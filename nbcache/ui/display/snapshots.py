@@ -95,7 +95,7 @@ def arrival_line(
     `here` and `cells` as in `arrival`.
     """
     said, hindrances = arrival(received, here, policy, judge, cells)
-    return "nbcache: " + DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
+    return DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
 
 
 def arrival(
@@ -159,16 +159,6 @@ def fit_words(manifests: Sequence[Manifest], here: Environment | None) -> str:
     if baseline is None:
         return "fits here"
     return f"fits here once this kernel compiles for any {one_line(baseline, _LONGEST)} CPU"
-
-
-def restored_words(graphs: int, artifacts: int, where: str) -> str:
-    """Return what was restored, in a sentence."""
-    return f"restored {counted(graphs, 'graph')}, {counted(artifacts, 'artifact')}, of {one_line(where)}"
-
-
-def pending_words(where: str) -> str:
-    """Return when a snapshot is restored that came before torch was imported."""
-    return f"{one_line(where)} is restored as soon as torch is imported"
 
 
 def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str, str]]:

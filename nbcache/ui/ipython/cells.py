@@ -24,8 +24,6 @@ from nbcache.ui.display.reports import render_notices, render_report
 from nbcache.ui.ipython.compile_cell import CompileOptions, check, check_callable, usage_error
 from nbcache.ui.ipython.live_line import LiveLine
 
-__all__ = ["Cells", "IdleTime"]
-
 _SETTLE = 0.1
 """Seconds after a cell before idle time begins: of cells that were sent together the next one comes first."""
 _BREATH = 0.002
@@ -84,14 +82,13 @@ class IdleTime:
 class Cells:
     """Follows the cells of one shell, and shows what they compile."""
 
-    def __init__(
-        self, shell: Any, session: Session, autosnapshot: Callable[[], object], problem: StoreError | None
-    ) -> None:
+    def __init__(self, shell: Any, session: Session, problem: StoreError | None) -> None:
         """`problem` is why the store is in memory, None where it is not."""
         self._shell = shell
         self._session = session
-        self._autosnapshot = autosnapshot
         self._problem = problem
+        self.autosnapshot: Callable[[], object] = lambda: None
+        """Writes a snapshot after a cell that has compiled."""
         self.idle: IdleTime | None = None
         """Runs prewarming while no cell runs."""
         self._line: LiveLine | None = None
@@ -209,7 +206,7 @@ class Cells:
         name = chosen.name if chosen else None
         report = self._session.end_cell(name=name, unfinished=not result.success)
         if report.graphs and self._session.settings.autosnapshot:
-            self._autosnapshot()
+            self.autosnapshot()
         line, self._line = self._line, None
         shown = self._shown(report, chosen, succeeded=bool(result.success), interrupted=interrupted)
         if line is not None:

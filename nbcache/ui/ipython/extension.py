@@ -41,11 +41,8 @@ from nbcache.ui.ipython.compile_cell import HOOK, CellTransformer, TargetCompile
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs
 from nbcache.ui.ipython.magics import Magics
 from nbcache.ui.ipython.planning import greeting_parts
-from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.locate import Location, locate
 from nbcache.ui.terminal.shown import write
-
-__all__ = ["Extension", "current_session", "load", "unload"]
 
 _FLUSH_SECONDS = 5.0
 _USERS_THREADS = ("Thread-", "ThreadPoolExecutor-", "asyncio_")
@@ -99,17 +96,15 @@ class Extension:
         settings = Settings.from_env(os.environ)
         store, problem = _open_store(settings)
         self._bridge = make_bridge(self._user_has_torch)
-        self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
+        self.session = Session(settings, self._bridge, store, locate_notebook=lambda: self._location().path)
         if isinstance(store, DirectoryStore) and store.was_emptied:
             self.session.notice(
                 f"{store.path} was open to others, who may have put code there: it was emptied"
             )
         self._problem = problem
-        self._snapshots = SnapshotVerbs(self.session, self._locate, self._bridge.foreseen)
-        self._cells = Cells(shell, self.session, self._snapshots.autosnapshot, problem)
-        self._verbs = KernelVerbs(
-            self.session, self._bridge, self._cells, self._snapshots, self._location, problem
-        )
+        self._cells = Cells(shell, self.session, problem)
+        self._verbs = KernelVerbs(self.session, self._bridge, self._cells, self._location, problem)
+        self._cells.autosnapshot = self._verbs.autosnapshot
         self._magics = Magics(shell, self.session, self._verbs)
         self._undo: list[Callable[[], None]] = []
         self._threads = weakref.WeakSet(threading.enumerate())
@@ -133,11 +128,11 @@ class Extension:
         atexit.register(self._at_exit)
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         self._cells.join()
-        self._verbs.start()
+        self._verbs.connect_at_load()
         self.session.start()
         parts = ["nbcache: loaded, imports done ahead" if parent() else "nbcache: loaded"]
         looking = start_thread(partial(self._look, parts), "greet")  # without a thread the line says less
-        self._snapshots.start(lambda: self._greet(looking, parts))
+        self._verbs.start(lambda: self._greet(looking, parts))
         self._use_idle_time()
         if parent():
             self._import_torch()
@@ -176,7 +171,7 @@ class Extension:
             self._undo.pop()()
         self._magics.close()
         self._cells.close()
-        self._snapshots.finish(_FLUSH_SECONDS)
+        self._verbs.finish(_FLUSH_SECONDS)
         self.session.close(_FLUSH_SECONDS)
         log.show("off")
 
@@ -279,10 +274,7 @@ class Extension:
     def _at_exit(self) -> None:
         self.session.prewarm.stop()
         self.session.flush(_FLUSH_SECONDS)
-        self._snapshots.finish(_FLUSH_SECONDS)
-
-    def _locate(self) -> str:
-        return self._location().path
+        self._verbs.finish(_FLUSH_SECONDS)
 
     def _location(self) -> Location:
         connection_file = None

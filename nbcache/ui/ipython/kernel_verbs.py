@@ -39,7 +39,7 @@ from nbcache.ui.display.panel import Facts, Now, Stranger, machine_parts
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_checks, render_settings, render_status
 from nbcache.ui.display.snapshots import fit_words
-from nbcache.ui.display.words import SettingRow, shared_parts, store_parts
+from nbcache.ui.display.words import SettingRow, StoreFigures, shared_parts, store_parts
 from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.ipython.planning import Planner
 from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
@@ -47,8 +47,6 @@ from nbcache.ui.locate import Location
 from nbcache.ui.terminal import signers
 from nbcache.ui.terminal.shown import Shown
 from nbcache.ui.terminal.snapshots import verify
-
-__all__ = ["KernelVerbs", "publication_lines"]
 
 _WAIT_SECONDS = 60.0
 """The longest wait of `%nbcache flush`."""
@@ -60,10 +58,10 @@ _MOST_SHOWN = 5
 _MOST_MAKERS = 3
 
 
-class KernelVerbs:
-    """The verbs, for one session.
+class KernelVerbs(SnapshotVerbs):
+    """All verbs, for one session.
 
-    `locate` finds the notebook; `problem` is why the session's store is in memory, None if it is not.
+    `location` finds the notebook; `problem` is why the session's store is in memory, None if it is not.
     Verbs that return lines raise NbcacheError or UsageError if they cannot do it.
     """
 
@@ -72,19 +70,16 @@ class KernelVerbs:
         session: Session,
         bridge: TorchBridge,
         cells: Cells,
-        snapshots: SnapshotVerbs,
-        locate: Callable[[], Location],
+        location: Callable[[], Location],
         problem: StoreError | None,
     ) -> None:
-        self._session = session
+        super().__init__(session, lambda: location().path, bridge.foreseen)
         self._bridge = bridge
         self._cells = cells
-        self._locate = locate
+        self._location = location
         self._problem = problem
-        self.snapshots = snapshots
-        self.restore, self.attach, self.ignore = snapshots.restore, snapshots.attach, snapshots.ignore
-        self.planner = Planner(session, bridge.foreseen, snapshots.sharing)
-        self.plan, self.stats, self.timeline = self.planner.plan, self.planner.stats, self.planner.timeline
+        self.planner = planner = Planner(session, bridge.foreseen, self.sharing)
+        self.plan, self.stats, self.timeline = planner.plan, planner.stats, planner.timeline
         session.connector = self.connect_to
         self._used: Settings | None = None
         """The settings by which this kernel has connected; those of the session may have changed since."""
@@ -100,7 +95,7 @@ class KernelVerbs:
         """Return the session, by cell and graph."""
         session, figures = self._session, []
         try:
-            figures.append(doctor.store_figures(session.artifacts.store, session.settings.max_bytes))
+            figures.append(self._figures())
         except StoreError as error:
             session.notice(str(error))
         reports = session.reports
@@ -139,10 +134,8 @@ class KernelVerbs:
 
     def doctor(self) -> Rendered:
         """Return what the doctor finds."""
-        sharing = self.snapshots.sharing
-        return render_checks(
-            doctor.in_kernel(self._session, self._bridge, sharing, self._locate, self._problem)
-        )
+        checks = doctor.in_kernel(self._session, self._bridge, self.sharing, self._location, self._problem)
+        return render_checks(checks)
 
     # --- settings -------------------------------------------------------------------------------
 
@@ -181,7 +174,7 @@ class KernelVerbs:
             self._session.prewarm.stop()
         if any(change.startswith("notebook=") for change in changes):
             self._session.locator.start()
-            self.snapshots.look_again()
+            self.look_again()
         rows = self._bridge.cache_settings() if of_torch else ()
         return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
 
@@ -193,7 +186,7 @@ class KernelVerbs:
             for name in settings.names()
             if name != "notebook"
         ]
-        where = self._locate()
+        where = self._location()
         rows.append(SettingRow("notebook", where.path, where.found_by, settings.help("notebook")))
         torch_rows = [
             SettingRow(row.name, row.value, row.origin, row.help, row.note)
@@ -205,7 +198,7 @@ class KernelVerbs:
 
     def snapshot(self) -> Sequence[str]:
         """Take a snapshot into the file beside the notebook."""
-        return [self.snapshots.snapshot()["text/plain"]]
+        return [self.take()["text/plain"]]
 
     def verify(self) -> Sequence[str]:
         """Check the snapshots of this notebook in full."""
@@ -213,12 +206,12 @@ class KernelVerbs:
 
     def verified(self, source: str = "") -> Shown:
         """Check the snapshots at `source` in full, by default those of this notebook."""
-        return verify(source or str(self.snapshots.sharing.of_notebook()), self._session.settings)
+        return verify(source or str(self.sharing.of_notebook()), self._session.settings)
 
     def trust(self, signer: str, name: str) -> list[str]:
         """Trust a signer, use their snapshots that came along, and return the lines that say so."""
         done = signers.trust("add", signer, name, self._session.settings)
-        self.snapshots.trusted(done.data["fingerprint"], done.data["name"])
+        self.trusted(done.data["fingerprint"], done.data["name"])
         return done.lines
 
     # --- the store ------------------------------------------------------------------------------
@@ -228,10 +221,9 @@ class KernelVerbs:
         began = time.perf_counter()
         done = self._session.flush(_WAIT_SECONDS)
         client, seconds = self._session.shared_client, f"{time.perf_counter() - began:.2f} s"
-        if done:
-            return [f"all is stored{' and shared' if client else ''} ({seconds})"]
-        if client is None:
-            return [f"not all is stored yet ({seconds})"]
+        if done or client is None:
+            is_stored = "all is stored" if done else "not all is stored yet"
+            return [f"{is_stored}{' and shared' if client else ''} ({seconds})"]
         why = f": {size(waiting)} wait to be written" if (waiting := client.level.figures().waiting) else ""
         if (failure := client.level.failure) is not None:
             why = f": off for now: {one_line(failure.what)}"
@@ -249,8 +241,7 @@ class KernelVerbs:
             return _going_words(shown), None
 
         def remove() -> Sequence[str]:
-            only = self._session.clearing()
-            if _identity(only) != _identity(shown):
+            if _identity(only := self._session.clearing()) != _identity(shown):
                 raise NbcacheError(
                     "nothing was removed: what is stored of this notebook has changed since it was shown",
                     next_step="press the button again, and look at what would go now",
@@ -267,16 +258,16 @@ class KernelVerbs:
 
     def all_words(self) -> str:
         """Return what `clear --all` removes, in words."""
-        name, store = self._session.artifacts.store.name, self._session.artifacts
         self._session.flush(_WAIT_SECONDS)
-        notebooks = {manifest.notebook for manifest in store.manifests().values()} - {""}
-        parts = store_parts(doctor.store_figures(store.store, self._session.settings.max_bytes))
-        return f"all of the {name}, {parts[2]} of {counted(len(notebooks), 'notebook')} and more"
+        stored = self._session.artifacts
+        notebooks = {manifest.notebook for manifest in stored.manifests().values()} - {""}
+        name, _, held = store_parts(self._figures())
+        return f"all of the {name}, {held} of {counted(len(notebooks), 'notebook')} and more"
 
     def clear_all(self, only: Clearing | None = None) -> list[str]:
         """Remove all that is stored, or `only` what is one notebook's; return what went, and what stays."""
         session = self._session
-        self.snapshots.sharing.forget()
+        self.sharing.forget()
         removed = session.clear(only)
         number = counted(removed, "entry", "entries") if only is None else counted(removed, "artifact")
         lines = [f"removed {number} from the {session.artifacts.store.name}"]
@@ -286,9 +277,13 @@ class KernelVerbs:
             lines.append(f"  what is shared stays on {session.shared_client.level.name}")
         return lines
 
+    def _figures(self) -> StoreFigures:
+        """Return the local store in numbers; StoreError if it cannot be read."""
+        return doctor.store_figures(self._session.artifacts.store, self._session.settings.max_bytes)
+
     # --- the shared level -----------------------------------------------------------------------
 
-    def start(self) -> None:
+    def connect_at_load(self) -> None:
         """Connect to the shared level that the environment names; what stops that becomes a notice."""
         settings = self._session.settings
         if settings.shared_url:
@@ -358,7 +353,7 @@ class KernelVerbs:
 
         In the shared store, under a name, by default the notebook's; without one, in the file beside it.
         """
-        session, chosen = self._session, name or Path(self._locate().path).stem
+        session, chosen = self._session, name or Path(self._locate()).stem
         if session.shared_client is None:
             if name:
                 raise ConfigError(
@@ -446,10 +441,20 @@ class KernelVerbs:
         settings, torch_settings = self.setting_rows()
         store = None
         with suppress(StoreError):
-            store = doctor.store_figures(session.artifacts.store, session.settings.max_bytes)
-        strangers, paste = list[Stranger](), list[str]()
+            store = self._figures()
+        strangers: list[Stranger] = []
+        paste: list[str] = []
         with suppress(NbcacheError):  # keys that cannot be read, as another line says
-            strangers, paste = self._strangers(here), self._paste(notebook)
+            strangers = [
+                Stranger(
+                    spelled(stranger.fingerprint),
+                    stranger.name,
+                    stranger.received.name,
+                    fit_words(stranger.received.snapshot.manifests, here),
+                )
+                for stranger in self.sharing.strangers()
+            ]
+            paste = self._paste(notebook)
         return Facts(
             notebook=os.path.basename(notebook),
             machine=machine_parts(here, session.graphs),
@@ -458,7 +463,7 @@ class KernelVerbs:
             plan_problem=problem,
             people=[] if shared is None else self.people(shared),
             strangers=strangers,
-            snapshots=[*_file_line(notebook), *self.snapshots.arrived()],
+            snapshots=[*(_file_line(notebook) if notebook else ()), *self.arrived()],
             paste=paste,
             timeline=self.planner.times(notebook),
             settings=settings,
@@ -466,17 +471,6 @@ class KernelVerbs:
             store=store,
             time=time.time(),
         )
-
-    def _strangers(self, here: Environment | None) -> list[Stranger]:
-        return [
-            Stranger(
-                spelled(stranger.fingerprint),
-                stranger.name,
-                stranger.received.name,
-                fit_words(stranger.received.snapshot.manifests, here),
-            )
-            for stranger in self.snapshots.sharing.strangers()
-        ]
 
     def _paste(self, notebook: str) -> list[str]:
         """Return what a colleague pastes to have what was shared last, else the file beside the notebook."""
@@ -487,15 +481,12 @@ class KernelVerbs:
 
 def _file_line(notebook: str) -> list[str]:
     """Return a line on the snapshot beside the notebook, if there is one."""
-    if not notebook:
-        return []
-    near = beside(Path(notebook))
-    try:
-        found = near.stat()
-    except OSError:
-        return []
-    written = ago(max(0.0, time.time() - found.st_mtime))
-    return [DOT.join([one_line(near.name, 60), size(found.st_size), f"written {written}"])]
+    with suppress(OSError):
+        near = beside(Path(notebook))
+        stat = near.stat()
+        written = ago(max(0.0, time.time() - stat.st_mtime))
+        return [DOT.join([one_line(near.name, 60), size(stat.st_size), f"written {written}"])]
+    return []
 
 
 def _going_words(only: Clearing) -> str:

@@ -35,8 +35,6 @@ from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_o
 if TYPE_CHECKING:
     from nbcache.ui.ipython.panel import Panel
 
-__all__ = ["Magics"]
-
 _PANELS = {
     "panel": SECTIONS,
     "graphs": ("next", "graphs", "levels"),
@@ -124,7 +122,7 @@ class Magics:
         return None
 
     def _snapshot(self, arguments: SimpleNamespace) -> None:
-        bundle = self._verbs.snapshots.snapshot(*arguments.words, everything=arguments.all)
+        bundle = self._verbs.take(*arguments.words, everything=arguments.all)
         bundle["text/plain"] = clean(f"nbcache: {bundle['text/plain']}")
         if len(bundle) > 1:
             _display(bundle, raw=True)  # type: ignore[no-untyped-call]
@@ -132,7 +130,7 @@ class Magics:
             write(bundle["text/plain"])
 
     def _restore(self, arguments: SimpleNamespace) -> list[str]:
-        return self._verbs.snapshots.restore(*arguments.words, ask=True)
+        return self._verbs.restore(*arguments.words, ask=True)
 
     def _verify(self, arguments: SimpleNamespace) -> None:
         found = self._verbs.verified(*arguments.words)
@@ -146,7 +144,7 @@ class Magics:
         """Trust the signers of what came along; show, add and remove signers, as the command does."""
         action, *signer = arguments.words or [""]
         if not action:
-            if self._verbs.snapshots.trust_strangers(sure=arguments.yes, name=arguments.name):
+            if self._verbs.trust_strangers(sure=arguments.yes, name=arguments.name):
                 return None
             write("nbcache: nothing came along whose signer is not trusted\n")
         settings = self._session.settings
@@ -158,7 +156,7 @@ class Magics:
         if action == "add":
             return self._verbs.trust(signer[0], arguments.name)
         if action == "ignore":
-            return self._verbs.snapshots.ignore(signer[0])
+            return self._verbs.ignore(signer[0])
         return signers.trust(action, signer[0], arguments.name, settings).lines
 
     def _clear(self, arguments: SimpleNamespace) -> list[str]:

@@ -25,20 +25,9 @@ from nbcache.snapshots.build import attributed, makers, signed
 from nbcache.snapshots.in_notebook import MANIFEST_MIME, MIME
 from nbcache.snapshots.sources import beside, destination
 from nbcache.snapshots.verify import Received, is_vouched
-from nbcache.ui.display.snapshots import (
-    COMPARE,
-    MEANS,
-    arrival_line,
-    held,
-    left_out,
-    pending_words,
-    restored_words,
-    snapshot_lines,
-    taken_words,
-)
+from nbcache.ui.display import snapshots as display
+from nbcache.ui.display.snapshots import COMPARE, MEANS
 from nbcache.ui.terminal.shown import cell_titles, write
-
-__all__ = ["SnapshotVerbs", "confirmed"]
 
 _MAX_OUTPUT_BYTES = 5 * 10**6
 """The longest snapshot that is put into an output: longer ones freeze the page for seconds."""
@@ -73,21 +62,20 @@ class SnapshotVerbs:
         self.sharing.look()
         looked = self.sharing.looked(_LOOK_SECONDS)
         greet()
-        if looked:
-            with self._following():
-                with suppress(NbcacheError):  # keys that cannot be read, as a line will say
-                    self.sharing.follow(self.sharing.known())
-                for line in self.arrived():
-                    write(f"nbcache: {line}")
-                self._ask()
+        if not looked:
+            start_thread(self._notice_later, "tell")
             return
-
-        def tell_later() -> None:
-            self.sharing.looked(None)
+        with self._following():
+            with suppress(NbcacheError):  # keys that cannot be read, as a line will say
+                self.sharing.follow(self.sharing.known())
             for line in self.arrived():
-                self._session.notice(line)
+                write(f"nbcache: {line}")
+            self._ask()
 
-        start_thread(tell_later, "tell")
+    def _notice_later(self) -> None:
+        self.sharing.looked(None)
+        for line in self.arrived():
+            self._session.notice(line)
 
     @contextmanager
     def _following(self) -> Iterator[None]:
@@ -114,10 +102,12 @@ class SnapshotVerbs:
         ordered = sorted(received, key=lambda version: not is_vouched(version.standing))
         here = self._session.environment or self._foreseen()
         policy, judge, cells = self._session.settings.trust, self._session.judge, self.sharing.cells
-        lines = [arrival_line(version, here, policy, judge, cells) for version in ordered[:_MOST_TOLD]]
+        lines = [
+            display.arrival_line(version, here, policy, judge, cells) for version in ordered[:_MOST_TOLD]
+        ]
         if (more := len(ordered) - _MOST_TOLD) > 0:
             lines.append(f"{counted(more, 'more version')} came along (nbcache inspect)")
-        return [line.removeprefix("nbcache: ") for line in lines]
+        return lines
 
     def look_again(self) -> None:
         """Look for the snapshots of another notebook."""
@@ -145,10 +135,10 @@ class SnapshotVerbs:
         if self._writing is not None and self._writing.is_alive():
             self._writing.join(timeout)
 
-    def snapshot(self, dest: str = "", *, everything: bool = False) -> dict[str, Any]:
+    def take(self, dest: str = "", *, everything: bool = False) -> dict[str, Any]:
         """Take a snapshot into a file, by default the one beside the notebook, a store, or this output.
 
-        Return what to display: a line, and in a notebook what an output keeps of the snapshot.
+        Return the MIME bundle to display: a line, and the part of the snapshot that an output keeps.
         """
         notebook = self._locate()
         if dest == "notebook":
@@ -156,7 +146,7 @@ class SnapshotVerbs:
         target = destination(dest) if dest else self.sharing.beside_notebook(notebook)
         taken = self.sharing.write(target, self.sharing.origin(notebook), everything=everything)
         name = target.name if isinstance(target, Path) else taken.where
-        bundle: dict[str, Any] = {"text/plain": taken_words(name, taken)}
+        bundle: dict[str, Any] = {"text/plain": display.taken_words(name, taken)}
         if isinstance(target, Path):  # lets the file be found again after a rename
             environments = [manifest.environment.values for manifest in taken.draft.snapshot.manifests]
             reference = {"file": name, "digest": sha256(taken.data), "environments": environments}
@@ -174,7 +164,7 @@ class SnapshotVerbs:
                 where="%nbcache snapshot notebook",
                 next_step="%nbcache snapshot writes it into a file beside the notebook",
             )
-        line = f"this output carries {held(draft.snapshot)}. It is kept once the notebook is saved."
+        line = f"this output carries {display.held(draft.snapshot)}. It is kept once the notebook is saved."
         return {"text/plain": line, MIME: base64.b64encode(data).decode("ascii")}
 
     def attach(self) -> list[str]:
@@ -206,13 +196,16 @@ class SnapshotVerbs:
                 restored = self.sharing.restore(taken_in)
         lines = []
         for received, manifest in restored:
+            where = one_line(received.where)
             if manifest is None:
-                lines.append(pending_words(received.where))
+                lines.append(f"{where} is restored as soon as torch is imported")
             else:
-                lines.append(restored_words(len(manifest.graphs), len(manifest.digests), received.where))
+                graphs, artifacts = len(manifest.graphs), len(manifest.digests)
+                counts = f"{counted(graphs, 'graph')}, {counted(artifacts, 'artifact')}"
+                lines.append(f"restored {counts}, of {where}")
                 if unfit := self.sharing.unfit_line(received):
                     lines.append(f"  {unfit}")
-            omitted = left_out(received, self._session.settings.trust, self._session.judge)
+            omitted = display.left_out(received, self._session.settings.trust, self._session.judge)
             lines += [f"  {why} ({next_step})" for why, next_step in omitted]
         used = {received.version for received, _ in restored}
         unused = {received.version for received in taken_in} - used
@@ -255,7 +248,11 @@ class SnapshotVerbs:
         for stranger in shown if sure else self._strangers():
             received = stranger.received
             titles = cell_titles(received)
-            write("\n".join(snapshot_lines(received, self._session.environment, self._session.judge, titles)))
+            write(
+                "\n".join(
+                    display.snapshot_lines(received, self._session.environment, self._session.judge, titles)
+                )
+            )
             role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"
             write(f"\n{MEANS} {COMPARE}\n{role}: {spelled(stranger.fingerprint)}")
             if sure or confirmed("Trust this signer from now on? [y/N] ", _TRUST):
