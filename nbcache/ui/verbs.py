@@ -16,17 +16,6 @@ from typing import Any
 
 from nbcache.core.cpu_levels import BASELINES
 
-__all__ = [
-    "COMMANDS",
-    "MAGICS",
-    "add_arguments",
-    "magic_arguments",
-    "magic_help",
-    "plain_text",
-    "usage",
-    "words_of",
-]
-
 Forms = Mapping[str, str]
 """Usage line → its text, in the order of the docs."""
 

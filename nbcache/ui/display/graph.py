@@ -13,8 +13,6 @@ from nbcache.ui.display.document import badge, code, faint, labelled, line
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import explanations, kernels, phases, saved, short_location, source, taken
 
-__all__ = ["detail", "graph_blocks", "graph_line", "render_graph", "render_why"]
-
 _SHORT = 100
 """Characters of a reason that the HTML table shows; the details have all of it."""
 _MOST_LINES, _LONGEST_LINE = 400, 400

@@ -13,8 +13,6 @@ from html import escape
 from nbcache.core.text import DOT, LONG, one_line, printable
 from nbcache.ui.display import document as doc
 
-__all__ = ["BOX", "CODE", "FAINT", "LINE", "to_html"]
-
 LINE = "rgba(128,128,128,0.3)"
 BOX = "font-size:13px;line-height:1.5;margin:2px 0"
 FAINT = "opacity:0.65"

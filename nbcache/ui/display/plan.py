@@ -11,8 +11,6 @@ from nbcache.ui.display.document import code, line
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import missed_lines
 
-__all__ = ["plan_blocks", "plan_parts", "render_plan"]
-
 _MOST_UNFIT = 4
 _WORDS = {
     Verdict.EDITED: "if unchanged",

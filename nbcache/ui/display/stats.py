@@ -13,8 +13,6 @@ from nbcache.ui.display.document import line
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import missed_lines
 
-__all__ = ["reason_table", "render_stats", "tally_tables"]
-
 _MOST_REASONS = 8
 _MOST_UNUSED = 12
 _LONGEST_REASON = 120

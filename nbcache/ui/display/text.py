@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from nbcache.core.text import DOT, aligned, one_line, printable
 from nbcache.ui.display import document as doc
 
-__all__ = ["WIDTH", "to_text"]
-
 WIDTH = 110
 """Columns that a line of text may have."""
 _BAR = 50

@@ -12,8 +12,6 @@ from nbcache.ui.display.document import code, faint, line
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.words import PHASE_NAMES
 
-__all__ = ["render_timeline", "timeline_blocks", "timeline_words"]
-
 _PHASES = {
     "trace": ("t", "#8b5cf6"),
     "dynamo": ("D", "#3b82f6"),

@@ -41,24 +41,6 @@ from IPython.core.error import InputRejected, UsageError
 
 from nbcache.torch_bridge import compile_options
 
-__all__ = [
-    "HELP",
-    "HOOK",
-    "MAGIC",
-    "CellTransformer",
-    "CompileOptions",
-    "TargetCompiler",
-    "check",
-    "check_callable",
-    "complete",
-    "insert_compile_calls",
-    "is_compilable",
-    "nearest",
-    "parse",
-    "unknown",
-    "usage_error",
-]
-
 MAGIC = "%%compile_cached"
 HOOK = "__nbcache_compile__"
 """The name, in the user's namespace, of `compile_target(name, value)`, which returns the compiled value."""

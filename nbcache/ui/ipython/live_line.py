@@ -20,8 +20,6 @@ from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_activity, render_idle
 
-__all__ = ["LiveLine"]
-
 DELAY = 0.4
 """Seconds of activity before the line appears: quick hits stay silent."""
 INTERVAL = 0.2

@@ -37,8 +37,6 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.stats import render_stats
 from nbcache.ui.display.timeline import render_timeline
 
-__all__ = ["Planner", "greeting_parts"]
-
 _FLUSH_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 """The longest wait for the search for the notebook's snapshots."""

@@ -19,8 +19,6 @@ from nbcache.snapshots.in_notebook import decode_notebook
 if TYPE_CHECKING:
     from nbclient import NotebookClient
 
-__all__ = ["Run", "run"]
-
 _LOAD = "%load_ext nbcache"
 _LOADS = ("load_ext nbcache", "reload_ext nbcache")
 _MAX_BYTES = 1 << 30

@@ -22,9 +22,6 @@ from nbcache.ui.locate import opened_by
 from nbcache.ui.terminal import headless
 from nbcache.ui.terminal.shown import Shown, is_snapshot, say
 
-__all__ = ["attach", "detach", "extract", "run", "verify_traces", "warm"]
-
-
 _LONGEST_NOTICE = 600
 """Characters: what to do next is at its end."""
 

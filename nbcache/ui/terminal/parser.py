@@ -18,8 +18,6 @@ from nbcache.core.text import clean
 from nbcache.core.version import __version__
 from nbcache.ui.verbs import COMMANDS, add_arguments, plain_text
 
-__all__ = ["main"]
-
 _FAILED, _USAGE = 1, 2
 _NOBODY_READS = 128 + 13
 """What shells say of a command that SIGPIPE has ended."""
