@@ -12,23 +12,11 @@ from typing import TypeAlias
 
 from nbcache.core.text import LONG
 
+Style = enum.Enum("Style", "PLAIN BOLD FAINT CODE PATH WHOLE GOOD FAIR BAD NEUTRAL")
+"""The look of a span, which text does not show.
 
-class Style(enum.Enum):
-    """The look of a span. Text shows none of them."""
-
-    PLAIN = enum.auto()
-    BOLD = enum.auto()
-    FAINT = enum.auto()
-    CODE = enum.auto()
-    PATH = enum.auto()
-    """Code that may break anywhere."""
-    WHOLE = enum.auto()
-    """Text that keeps its line breaks."""
-    GOOD = enum.auto()
-    """A badge, as the next three."""
-    FAIR = enum.auto()
-    BAD = enum.auto()
-    NEUTRAL = enum.auto()
+PATH is code that may break anywhere, WHOLE keeps its line breaks, and the last four are badges.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +41,8 @@ Inline: TypeAlias = str | Span | Meter
 Cell: TypeAlias = Inline | Sequence[Inline]
 
 
-class Mark(enum.Enum):
-    """The edge of a line: none, a notice, a quotation, or the cell that runs."""
-
-    NONE = enum.auto()
-    NOTICE = enum.auto()
-    QUOTE = enum.auto()
-    RUNNING = enum.auto()
+Mark = enum.Enum("Mark", "NONE NOTICE QUOTE RUNNING")
+"""The edge of a line: none, a notice, a quotation, or the cell that runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +64,8 @@ class Title:
     parts: Sequence[Inline] = ()
 
 
-class Wrap(enum.Enum):
-    """The width of a column."""
-
-    NEVER = enum.auto()
-    NUMBER = enum.auto()
-    """Aligned to the right."""
-    WORDS = enum.auto()
-    REST = enum.auto()
-    """The last column, which has all that the others leave."""
+Wrap = enum.Enum("Wrap", "NEVER NUMBER WORDS REST")
+"""The width of a column. A NUMBER is aligned to the right; REST, the last column, has all that is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +139,8 @@ GAP = Line(())
 """An empty line."""
 
 
-class InText(enum.Enum):
-    """The part of a folded section that text shows. Text folds nothing."""
-
-    ALL = enum.auto()
-    HEAD = enum.auto()
-    NOTHING = enum.auto()
+InText = enum.Enum("InText", "ALL HEAD NOTHING")
+"""The part of a folded section that text shows. Text folds nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def to_html(blocks: Iterable[doc.Block], *, box: str = BOX) -> str:
 def _block(block: doc.Block) -> str:
     match block:
         case doc.Title():
-            return _tag("div", "", _heading(block))
+            return _tag("div", "", _title(block))
         case doc.Line():
             return _line(block)
         case doc.Table():
@@ -98,13 +98,18 @@ def _block(block: doc.Block) -> str:
         case doc.Code(lines, is_python):
             return _code(lines, is_python)
         case doc.Folded(head, blocks, is_open):
-            summary = _heading(head) if isinstance(head, doc.Title) else _spans(head.spans)
             indent = f"padding-left:{_STEP}px" if isinstance(head, doc.Line) and head.level else ""
-            return _tag("div", indent, _folded(summary, "".join(map(_block, blocks)), is_open=is_open))
+            summary = _title(head) if isinstance(head, doc.Title) else _spans(head.spans)
+            if not (inner := "".join(map(_block, blocks))):
+                return _tag("div", indent, summary)
+            body = _tag("div", f"padding-left:{_STEP}px", inner)
+            opens = _tag("summary", "cursor:pointer", summary)
+            folded = _tag("details", "margin:2px 0", opens, body, attributes=" open" if is_open else "")
+            return _tag("div", indent, folded)
 
 
-def _heading(title: doc.Title) -> str:
-    return _head(title.label, title.parts)
+def _title(title: doc.Title) -> str:
+    return DOT.join([f"<b>{_text(title.label)}</b>", *map(_inline, title.parts)])
 
 
 def _line(line: doc.Line) -> str:
@@ -137,21 +142,28 @@ def _inline(span: doc.Inline) -> str:
 
 def _table(table: doc.Table) -> str:
     rows = doc.rows_of(table)
-    headers = [(escape(column.title), _COLUMNS[column.wrap]) for column in table.columns]
+    columns = [(column.title, _COLUMNS[column.wrap]) for column in table.columns]
     if any(column.wrap is doc.Wrap.WORDS for column in table.columns):  # they need room as well
-        headers = [(title, style.replace(";width:100%", "")) for title, style in headers]
+        columns = [(title, style.replace(";width:100%", "")) for title, style in columns]
     has_notes = bool(table.notes) and any(row.notes for row in rows)
     if has_notes:
-        headers.append((escape(table.notes), LAST))
-    cells = []
+        columns.append((table.notes, LAST))
+    head = (
+        _tag("th", f"{style};font-weight:normal;{FAINT}", escape(title), attributes=' scope="col"')
+        for title, style in columns
+    )
+    lines = []
     for row in rows:
         texts, notes = list(map(_spans, row.cells)), "".join(map(_line, row.notes))
         if has_notes:
             texts.append(notes)
         else:
             texts[-1] += notes
-        cells.append(texts)
-    return _rows(headers, cells)
+        cells = (_tag("td", style, text) for (_, style), text in zip(columns, texts, strict=True))
+        lines.append(_tag("tr", f"border-top:1px solid {LINE};background-color:transparent", *cells))
+    style = "border-collapse:collapse;border:none;table-layout:auto;margin:2px 0;font-size:13px;width:100%"
+    parts = _tag("thead", "", _tag("tr", "", *head)), _tag("tbody", "", *lines)
+    return _tag("div", "overflow-x:auto", _tag("table", style, *parts))
 
 
 def _pieces(parts: Sequence[doc.Part], scale: float) -> Iterator[str]:
@@ -188,37 +200,6 @@ def _text(text: str, limit: int = LONG, style: str = "") -> str:
     shown = one_line(text, limit)
     title = "" if shown == one_line(text) else f' title="{escape(one_line(text))}"'
     return _tag("span", style, escape(shown), attributes=title) if title or style else escape(shown)
-
-
-def _head(label: str, parts: Sequence[doc.Inline]) -> str:
-    return DOT.join([f"<b>{_text(label)}</b>", *map(_inline, parts)])
-
-
-def _folded(summary: str, inner: str, *, is_open: bool) -> str:
-    """Return a section that folds; without anything in it, its head."""
-    if not inner:
-        return summary
-    line = _tag("summary", "cursor:pointer", summary)
-    body = _tag("div", f"padding-left:{_STEP}px", inner)
-    return _tag("details", "margin:2px 0", line, body, attributes=" open" if is_open else "")
-
-
-def _rows(headers: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; `headers` are (HTML, style of the column), the cells HTML."""
-    head = "".join(
-        _tag("th", f"{style};font-weight:normal;{FAINT}", text, attributes=' scope="col"')
-        for text, style in headers
-    )
-    row_style = f"border-top:1px solid {LINE};background-color:transparent"
-    body = "".join(
-        _tag(
-            "tr", row_style, *(_tag("td", style, cell) for (_, style), cell in zip(headers, row, strict=True))
-        )
-        for row in rows
-    )
-    style = "border-collapse:collapse;border:none;table-layout:auto;margin:2px 0;font-size:13px;width:100%"
-    table = _tag("table", style, f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>")
-    return _tag("div", "overflow-x:auto", table)
 
 
 def _coloured(code: str) -> str:

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from nbcache.core.reports import Activity, CellReport
-from nbcache.core.text import DOT, NOTHING, one_line
+from nbcache.core.text import DOT, NOTHING, counted, one_line
 from nbcache.explain.stats import tally
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures
 from nbcache.ui.display import document as doc
+from nbcache.ui.display import words
 from nbcache.ui.display.document import badge, faint, line
 from nbcache.ui.display.graph import graph_blocks
 from nbcache.ui.display.html import to_html
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.stats import reason_table
-from nbcache.ui.display.words import (
-    BAR,
-    Check,
-    SettingRow,
-    StoreFigures,
-    activity_parts,
-    check_totals,
-    kernel_parts,
-    prewarming_parts,
-    shared_parts,
-    store_parts,
-    totals,
-)
+from nbcache.ui.display.words import BAR, Check, CheckState, SettingRow, StoreFigures, activity_parts, totals
 
 
 def render_report(report: CellReport, *, stored: bool = True, why: str = "") -> Rendered:
@@ -63,8 +53,9 @@ def render_status(
     first, *rest = totals(graphs)
     in_runs = f" in {len(runs)} cell run{'s' if len(runs) > 1 else ''}" if runs else ""
     blocks: list[doc.Block] = [doc.Title("nbcache session", [first + in_runs, *rest])]
-    facts = [*map(store_parts, stores), shared_parts(shared), kernel_parts(nursery)]
-    facts.append(prewarming_parts(prewarming))
+    forked = [f"forked from nursery {nursery}", "imports were done ahead"] if nursery else []
+    facts = [*map(words.store_parts, stores), words.shared_parts(shared), forked]
+    facts.append(words.prewarming_parts(prewarming))
     blocks += [line(DOT.join(parts), style=doc.Style.FAINT) for parts in facts if parts]
     blocks += _notices(dict.fromkeys(notice for report in reports for notice in report.notices))
     blocks += reason_table(tally(graphs))
@@ -125,8 +116,12 @@ def render_checks(checks: Sequence[Check]) -> Rendered:
         for check in checks
     ]
     table = doc.Table([doc.Column("check"), doc.Column("state"), doc.Column("found", doc.Wrap.REST)], rows)
+    states = Counter(check.state for check in checks)
+    wrong = [state for state in (CheckState.PROBLEM, CheckState.NOTE) if states[state]]
+    found = [counted(states[state], state.value) for state in wrong] or ["all in order"]
     data = {"checks": [check.to_json() for check in checks]}
-    return render([doc.Title("nbcache doctor", check_totals(checks)), table], data, "checks")
+    head = doc.Title("nbcache doctor", [counted(len(checks), "check"), *found])
+    return render([head, table], data, "checks")
 
 
 def render_activity(now: Activity) -> Rendered:

@@ -17,7 +17,7 @@ from nbcache.artifacts.compatibility import (
     foreseen_differences,
 )
 from nbcache.artifacts.history import asked_for
-from nbcache.artifacts.provenance import Judge, Made, authors
+from nbcache.artifacts.provenance import Judge, authors
 from nbcache.core.cpu_levels import LABEL
 from nbcache.core.errors import TrustError, Unsigned, UntrustedSigner
 from nbcache.core.key import Difference
@@ -74,9 +74,14 @@ def snapshot_lines(
     lines = [f"{one_line(received.where)}: {held(snapshot)}"]
     of = f" of {one_line(snapshot.notebook, _LONGEST)}" if snapshot.notebook else ""
     lines.append(f"  taken {_day(snapshot.created)}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
-    lines.append(f"  {_signed_by(received, judge)}")
+    signed = signer_words(received.signer, judge, snapshot.user, snapshot.host)
+    lines.append("  not signed" if received.standing is None else f"  signed by {signed}")
     compiled = list(makers(snapshot).items())
-    lines += [f"  {_made(fingerprint, made, judge)}" for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]]
+    for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]:
+        count = counted(made.artifacts, "artifact")
+        who = signer_words(fingerprint, judge, made.user, made.host)
+        by_nobody = f"  nobody has signed for having compiled {count}"
+        lines.append(f"  compiled by {who}: {count}" if fingerprint else by_nobody)
     lines += _more(len(compiled) - _MOST_ENVIRONMENTS, "more signer")
     for manifest in snapshot.manifests[:_MOST_ENVIRONMENTS]:
         lines += ["", *_manifest_lines(manifest, here, titles)]
@@ -156,9 +161,8 @@ def fit_words(manifests: Sequence[Manifest], here: Environment | None) -> str:
         fit = "fits in part" if fitting(manifests, here) else "does not fit here"
         return f"{fit}: {_differing(differing)} differ"
     baseline = None if manifest is None else baseline_for([manifest], here)
-    if baseline is None:
-        return "fits here"
-    return f"fits here once this kernel compiles for any {one_line(baseline, _LONGEST)} CPU"
+    once = f" once this kernel compiles for any {one_line(baseline, _LONGEST)} CPU" if baseline else ""
+    return f"fits here{once}"
 
 
 def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str, str]]:
@@ -199,21 +203,6 @@ def _whose(received: Received, judge: Judge) -> str:
     return f" of {', '.join(dict.fromkeys(names[:_MOST_NAMED]))}{more}, taken by {taken_by}"
 
 
-def _made(fingerprint: str, made: Made, judge: Judge | None) -> str:
-    """Return who compiled how much of a snapshot."""
-    what = counted(made.artifacts, "artifact")
-    if not fingerprint:
-        return f"nobody has signed for having compiled {what}"
-    return f"compiled by {signer_words(fingerprint, judge, made.user, made.host)}: {what}"
-
-
-def _signed_by(received: Received, judge: Judge | None) -> str:
-    if received.standing is None:
-        return "not signed"
-    snapshot = received.snapshot
-    return f"signed by {signer_words(received.signer, judge, snapshot.user, snapshot.host)}"
-
-
 def signer_words(fingerprint: str, judge: Judge | None, user: str = "", host: str = "") -> str:
     """Return a signer: the whole fingerprint, the standing and the user's name for them, what they state."""
     name, standing = "", ""
@@ -227,17 +216,15 @@ def _nearest(
     manifests: Sequence[Manifest], here: Environment | None
 ) -> tuple[Manifest | None, list[Difference]]:
     """Return the manifest whose environment is nearest to `here`, and in what it differs."""
-    if here is None:
-        return (manifests[0] if manifests else None), []
-    differing = [foreseen_differences(manifest, here) for manifest in manifests]
-    order = [
-        (len(found), [each.label for each in found], _for_any(manifest))
-        for found, manifest in zip(differing, manifests, strict=True)
-    ]
-    if not order:
-        return None, []
-    nearest = order.index(min(order))
-    return manifests[nearest], differing[nearest]
+    if here is None or not manifests:
+        return next(iter(manifests), None), []
+    pairs = [(manifest, foreseen_differences(manifest, here)) for manifest in manifests]
+
+    def distance(pair: tuple[Manifest, list[Difference]]) -> tuple[int, list[str], str]:
+        manifest, differing = pair
+        return len(differing), [part.label for part in differing], _for_any(manifest)
+
+    return min(pairs, key=distance)
 
 
 def _differing(differences: Sequence[Difference]) -> str:
@@ -306,39 +293,22 @@ def snapshot_json(
 
 def version_lines(versions: Iterable[Version], judge: Judge) -> list[str]:
     """Return the named snapshots of a store as a table, one row a version, and what is wrong with some."""
-    rows: list[tuple[str, ...]] = [
-        ("name", "graphs", "artifacts", "bytes", "saves", "signer", "", "states", "taken")
-    ]
+    rows = [["name", "graphs", "artifacts", "bytes", "saves", "signer", "", "states", "taken"]]
     problems: list[str] = []
     for version in versions:
+        name = one_line(version.name or version.key)
         if (received := version.received) is None:
-            rows.append(
-                (one_line(version.name or version.key), *[NOTHING] * 5, "cannot be used", *[NOTHING] * 2)
-            )
+            rows.append([name, *[NOTHING] * 5, "cannot be used", *[NOTHING] * 2])
             problems += version.problem.diagnostics() if version.problem is not None else []
             continue
-        told, snapshot = version_json(version), received.snapshot
-        rows.append(
-            (
-                one_line(version.name or version.key),
-                str(told["graphs"]),
-                str(told["artifacts"]),
-                size(told["packed_bytes"]),
-                duration(told["seconds"]),
-                short(received.signer) if received.signer else NOTHING,
-                _standing_words(received, judge),
-                says(snapshot.user, snapshot.host) or NOTHING,
-                _day(snapshot.created),
-            )
-        )
+        values, snapshot, signer = version_json(version), received.snapshot, received.signer
+        trusted = judge.name(signer) if received.standing else ""
+        standing = received.standing.value if received.standing else "not signed"
+        row = [name, str(values["graphs"]), str(values["artifacts"]), size(values["packed_bytes"])]
+        row += [duration(values["seconds"]), short(signer) if signer else NOTHING]
+        row.append(f"trusted: {trusted}" if trusted else standing)
+        rows.append([*row, says(snapshot.user, snapshot.host) or NOTHING, _day(snapshot.created)])
     return [*aligned(rows, right=(1, 2, 3, 4)), *problems]
-
-
-def _standing_words(received: Received, judge: Judge) -> str:
-    if received.standing is None:
-        return "not signed"
-    name = judge.name(received.signer)
-    return f"trusted: {name}" if name else received.standing.value
 
 
 def version_json(version: Version) -> dict[str, Any]:

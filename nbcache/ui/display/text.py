@@ -81,17 +81,11 @@ def _inline(span: doc.Inline) -> str:
 
 
 def _cut(cell: doc.Cell, width: int) -> str:
-    """Return a cell that is no wider: what is faint in its end goes first."""
+    """Return a cell that is no wider: what is faint at its end goes first."""
     spans = list(doc.spans_of(cell))
-    text = _plain(cell)
-    while len(text) > width and len(spans) > 1 and _is_faint(spans[-1]):
-        text = _plain(spans[:-1])
+    while len(_plain(spans)) > width and spans[1:] and getattr(spans[-1], "style", "") is doc.Style.FAINT:
         spans.pop()
-    return one_line(text, width)
-
-
-def _is_faint(span: doc.Inline) -> bool:
-    return isinstance(span, doc.Span) and span.style is doc.Style.FAINT
+    return one_line(_plain(spans), width)
 
 
 def _table(table: doc.Table, room: int) -> Iterator[str]:

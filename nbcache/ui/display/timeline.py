@@ -10,7 +10,7 @@ from nbcache.explain.timeline import OUTSIDE, CellTimes, Timeline
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
 from nbcache.ui.display.render import Rendered, render
-from nbcache.ui.display.words import PHASE_NAMES
+from nbcache.ui.display.words import phase_name
 
 _PHASES = {
     "trace": ("t", "#8b5cf6"),
@@ -111,14 +111,16 @@ def _bars(cell: CellTimes, scale: float) -> Iterable[doc.Bar]:
 
 def _parts(bar: Mapping[str, float]) -> list[doc.Part]:
     return [
-        doc.Part(_name(phase), letter, colour, bar[phase], duration(bar[phase]))
+        doc.Part(
+            phase_name(phase),
+            letter,
+            colour,
+            bar[phase],
+            duration(bar[phase]),
+        )
         for phase, (letter, colour) in _PHASES.items()
         if bar.get(phase)
     ]
-
-
-def _name(phase: str) -> str:
-    return "the rest of the cell" if phase == OUTSIDE else PHASE_NAMES.get(phase, phase)
 
 
 def _total(bars: Iterable[Mapping[str, float]]) -> float:
