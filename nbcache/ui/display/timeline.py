@@ -111,13 +111,7 @@ def _bars(cell: CellTimes, scale: float) -> Iterable[doc.Bar]:
 
 def _parts(bar: Mapping[str, float]) -> list[doc.Part]:
     return [
-        doc.Part(
-            phase_name(phase),
-            letter,
-            colour,
-            bar[phase],
-            duration(bar[phase]),
-        )
+        doc.Part(phase_name(phase), letter, colour, bar[phase], duration(bar[phase]))
         for phase, (letter, colour) in _PHASES.items()
         if bar.get(phase)
     ]

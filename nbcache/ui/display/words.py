@@ -15,6 +15,9 @@ from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent
 from nbcache.explain.guards import readable
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures
+from nbcache.torch_bridge.cache_settings import CacheSetting as SettingRow
+
+__all__ = ["SettingRow"]
 
 BAR = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
 """The full and the empty part of a bar in HTML."""
@@ -52,20 +55,6 @@ class StoreFigures:
     bytes: int
     limit: int | None = None
     """Bytes that it may hold; None where it is unbounded."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingRow:
-    """One setting as `%nbcache config` shows it."""
-
-    name: str
-    value: str
-    """As text, free of secrets."""
-    origin: str
-    """The origin of the value: `default`, `%config`, an environment variable's name, …"""
-    help: str
-    note: str = ""
-    """A remark on this value: torch ignores it, or it takes effect after a restart."""
 
 
 class CheckState(enum.StrEnum):

@@ -188,11 +188,7 @@ class KernelVerbs(SnapshotVerbs):
         ]
         where = self._location()
         rows.append(SettingRow("notebook", where.path, where.found_by, settings.help("notebook")))
-        torch_rows = [
-            SettingRow(row.name, row.value, row.origin, row.help, row.note)
-            for row in self._bridge.cache_settings()
-        ]
-        return rows, torch_rows
+        return rows, self._bridge.cache_settings()
 
     # --- snapshots and trust --------------------------------------------------------------------
 
