@@ -112,7 +112,7 @@ ls URL
 rm URL#NAME [--all-signers] [--yes]
     remove your versions of a named snapshot from its store, or those of all signers
 gc URL [--grace SECONDS] [--unused-days DAYS]
-    remove from a store what no snapshot names, and what kernels shared live and have not used of late
+    remove what no snapshot names, and what kernels shared live and have not used for 30 days
 inspect SOURCE
     show what each version of a snapshot holds, who signed and compiled it, and what differs here; cells
     go by number and first line where the notebook is at hand; nothing of it is used

@@ -126,19 +126,8 @@ def render_checks(checks: Sequence[Check]) -> Rendered:
 
 def render_activity(now: Activity) -> Rendered:
     """Return the live line."""
-    return _live_line(activity_parts(now), activity_parts(now, BAR))
-
-
-def render_idle(last: Activity) -> Rendered:
-    """Return the live line while the cell runs and compiles nothing; `last` is what it compiled before."""
-    parts = ["running the cell"]
-    if last.phase != "restoring":
-        parts.append(f"last compiled {one_line(last.function, 60)} {last.compile_id}".rstrip())
-    return _live_line(parts, parts)
-
-
-def _live_line(parts: Sequence[str], html_parts: Sequence[str]) -> Rendered:
-    return Rendered(f"nbcache: {DOT.join(parts)}", to_html([doc.Title("nbcache", html_parts)]))
+    html = to_html([doc.Title("nbcache", activity_parts(now, BAR))])
+    return Rendered(f"nbcache: {DOT.join(activity_parts(now))}", html)
 
 
 def _notices(notices: Iterable[str]) -> list[doc.Line]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +43,8 @@ _PANELS = {
 """The sections of each panel."""
 _PLAIN = ("status", "stats", "plan", "doctor", "attach", "disconnect", "flush")
 """The verbs that take no value."""
+_ELSEWHERE = ("diagnose", "restore", "snapshot", "verify")
+"""The verbs whose values IPython completes: Python, and paths."""
 _VERBS = list(dict.fromkeys(form.split()[0] for form in MAGICS))
 
 
@@ -256,7 +255,7 @@ class Magics:
         if not line.lstrip().startswith("%nbcache "):
             return None
         *words, word = line.split() if not line[-1].isspace() else (*line.split(), "")
-        if words[1:2] == ["diagnose"] and not word.startswith("-"):
+        if words[1:2] and words[1] in _ELSEWHERE and not word.startswith("-"):
             return None
         candidates = _VERBS if len(words) == 1 else _completions(words[1], word)
         # The token may be a part of the word only, from its last `=` or `-` on.
@@ -278,21 +277,7 @@ def _completions(verb: str, word: str) -> list[str]:
         choices = Settings.choices(name) or (("on", "off") if is_switch else ())
         return [f"{name}={value}" for value in choices]
     settings = (*Settings.names(), *cache_settings.NAMES) if verb == "config" else ()
-    paths = _files(word) if re.search("SOURCE|FILE|add SIGNER", usage(verb)) else []
-    return [*words_of(verb), *(f"{name}=" for name in settings), *paths]
-
-
-def _files(word: str) -> list[str]:
-    """Return the folders, snapshots and notebooks whose path begins with `word`, which stays as it is."""
-    start = word.rpartition("/")[2]
-    prefix = word.removesuffix(start)
-    with suppress(OSError, RuntimeError):  # no such folder, or `~` of nobody here
-        entries = [path for path in Path(prefix or ".").expanduser().iterdir() if path.name.startswith(start)]
-        entries = [path for path in entries if start or not path.name.startswith(".")]
-        files = [path.name for path in entries if path.suffix in (".nbcache", ".ipynb")]
-        names = [*files, *(f"{path.name}/" for path in entries if path.is_dir())]
-        return [f"{prefix}{name}" for name in names if " " not in name]
-    return []
+    return [*words_of(verb), *(f"{name}=" for name in settings)]
 
 
 def show(rendered: Rendered, as_json: bool) -> None:
