@@ -223,9 +223,7 @@ class Cells:
     ) -> Rendered | None:
         setting = self._session.settings.report
         wanted = setting == "always" or (setting == "magic" and chosen is not None)
-        if chosen is not None and chosen.quiet:
-            wanted = False
-        if not wanted:
+        if not wanted or (chosen is not None and chosen.quiet):
             return render_notices(report) if report.notices else None
         if not report.graphs and not report.notices and chosen is None:
             return None

@@ -31,7 +31,7 @@ import difflib
 import functools
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from keyword import iskeyword
@@ -45,11 +45,10 @@ MAGIC = "%%compile_cached"
 HOOK = "__nbcache_compile__"
 """The name, in the user's namespace, of `compile_target(name, value)`, which returns the compiled value."""
 _MARK = "nbcache: "
-_USAGE = (
-    "%(prog)s [TARGET …] [--mode M] [--fullgraph] [--dynamic / --no-dynamic] [--backend B] [--options K=V …]"
+USAGE = (
+    f"{MAGIC} [TARGET …] [--mode M] [--fullgraph] [--dynamic / --no-dynamic] [--backend B] [--options K=V …]"
     " [--device D] [--name N] [--require-hit] [--no-save] [--quiet]"
 )
-USAGE = _USAGE.replace("%(prog)s", MAGIC)
 _EXAMPLE = """Example:
 
   %%compile_cached model --mode max-autotune
@@ -118,8 +117,8 @@ _CellUsageError.__name__ = _CellUsageError.__qualname__ = "UsageError"
 
 def usage_error(problem: str, *, show_usage: bool = False) -> Exception:
     """Return the `UsageError` to raise: IPython shows it as one line, and the cell has failed."""
-    end = "" if problem.endswith("?") else "."
-    return _CellUsageError(f"{MAGIC}: {problem}" + (f"{end} Usage: {USAGE}" if show_usage else ""))
+    usage = f"{'' if problem.endswith('?') else '.'} Usage: {USAGE}" if show_usage else ""
+    return _CellUsageError(f"{MAGIC}: {problem}{usage}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -147,30 +146,25 @@ def _pair(word: str) -> tuple[str, OptionValue]:
 
 _SWITCH = {"action": "store_true"}
 _OFF = {"action": "store_false"}
-_OPTIONS: Sequence[tuple[str, str, Mapping[str, Any]]] = (
-    ("--mode", "torch.compile's mode: default, reduce-overhead, max-autotune, …", {"metavar": "M"}),
-    ("--fullgraph", "raise an error at a graph break", _SWITCH),
-    ("--dynamic", "compile for dynamic shapes from the start", _SWITCH | {"default": None}),
-    ("--no-dynamic", "never do so; with neither, torch decides", _OFF | {"dest": "dynamic"}),
-    ("--backend", "torch.compile's backend; inductor unless given", {"metavar": "B"}),
-    (
-        "--options",
-        "options for the backend, as `max_autotune=True triton.cudagraphs=False`",
-        {"metavar": "K=V", "nargs": "+", "action": "extend", "type": _pair, "default": []},
-    ),
-    ("--device", "torch's default device while the cell runs: cpu, cuda, cuda:1, …", {"metavar": "D"}),
-    ("--name", "what the report calls this cell", {"metavar": "N"}),
-    ("--require-hit", "fail the cell if it compiled anything that no cache had", _SWITCH),
-    ("--no-save", "store nothing of what the cell compiles", _OFF | {"dest": "save"}),
-    ("--quiet", "show no report, unless something went wrong", _SWITCH),
-)
-_FLAGS = [name for name, _, _ in _OPTIONS]
+_PAIRS = {"metavar": "K=V", "nargs": "+", "action": "extend", "type": _pair, "default": []}
+_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "--mode": ("torch.compile's mode: default, reduce-overhead, max-autotune, …", {"metavar": "M"}),
+    "--fullgraph": ("raise an error at a graph break", _SWITCH),
+    "--dynamic": ("compile for dynamic shapes from the start", _SWITCH | {"default": None}),
+    "--no-dynamic": ("never do so; with neither, torch decides", _OFF | {"dest": "dynamic"}),
+    "--backend": ("torch.compile's backend; inductor unless given", {"metavar": "B"}),
+    "--options": ("options for the backend, as `max_autotune=True triton.cudagraphs=False`", _PAIRS),
+    "--device": ("torch's default device while the cell runs: cpu, cuda, cuda:1, …", {"metavar": "D"}),
+    "--name": ("what the report calls this cell", {"metavar": "N"}),
+    "--require-hit": ("fail the cell if it compiled anything that no cache had", _SWITCH),
+    "--no-save": ("store nothing of what the cell compiles", _OFF | {"dest": "save"}),
+    "--quiet": ("show no report, unless something went wrong", _SWITCH),
+}
 
 
 def _parser() -> _Parser:
     parser = _Parser(
-        prog=MAGIC,
-        usage=_USAGE,
+        usage=USAGE.replace("%", "%%"),
         description="Run the cell with torch.compile's caches filled, and report per graph what was hit.",
         epilog=_EXAMPLE,
         formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=100),
@@ -182,7 +176,7 @@ def _parser() -> _Parser:
         "right after the statement that binds it; one that exists already, before the cell starts"
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET …", type=_target, help=targets)
-    for name, help, settings in _OPTIONS:
+    for name, (help, settings) in _OPTIONS.items():
         parser.add_argument(name, help=help, **settings)
     return parser
 
@@ -204,7 +198,7 @@ def parse(line: str) -> CompileOptions:
     arguments, unknowns = _PARSER.parse_known_intermixed_args(words)
     if unknowns:
         name = unknowns[0].partition("=")[0]
-        raise usage_error(f"unknown option `{name}`{nearest(name, _FLAGS)}", show_usage=True)
+        raise usage_error(f"unknown option `{name}`{nearest(name, _OPTIONS)}", show_usage=True)
     if arguments.mode is not None and arguments.options:
         raise usage_error("`--mode` and `--options` exclude each other", show_usage=True)
     targets, options = tuple(arguments.targets), dict(arguments.options)
@@ -273,14 +267,6 @@ class CellTransformer:
         return [f"{_MARK + lines[0].rstrip()!r}\n", *lines[1:]]
 
 
-_VALUES: Mapping[str, Callable[[], Sequence[str]]] = {
-    "--mode": lambda: compile_options.known_modes(),
-    "--backend": lambda: compile_options.known_backends(),
-    "--device": lambda: ("cpu", "cuda", "mps", "xpu"),
-    "--name": lambda: (),
-}
-
-
 def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list[str]:
     """Return what can stand where `symbol` stands, at the end of `line` (which ends at the cursor).
 
@@ -288,16 +274,22 @@ def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list
     """
     before = line.removesuffix(symbol)
     words = before.replace("=", "= ").split()
-    previous = words[-1].rstrip("=")
     option = next((word for word in reversed(words) if word.startswith("--")), "")
-    if previous in _VALUES:
-        candidates = [*_VALUES[previous]()]
-    elif before.endswith("="):
-        candidates = ["True", "False", "None"]
-    elif option == "--options":
-        candidates = [*(f"{name}=" for name in compile_options.known_options()), *_FLAGS]
-    else:
-        candidates = [*names(), *_FLAGS]
+    match words[-1].rstrip("="):
+        case "--mode":
+            candidates = compile_options.known_modes()
+        case "--backend":
+            candidates = compile_options.known_backends()
+        case "--device":
+            candidates = ["cpu", "cuda", "mps", "xpu"]
+        case "--name":
+            candidates = []
+        case _ if before.endswith("="):
+            candidates = ["True", "False", "None"]
+        case _ if option == "--options":
+            candidates = [*(f"{name}=" for name in compile_options.known_options()), *_OPTIONS]
+        case _:
+            candidates = [*names(), *_OPTIONS]
     return [candidate for candidate in candidates if candidate.startswith(symbol)]
 
 

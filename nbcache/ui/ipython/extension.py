@@ -40,7 +40,6 @@ from nbcache.ui.ipython.cells import Cells, IdleTime
 from nbcache.ui.ipython.compile_cell import HOOK, CellTransformer, TargetCompiler
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs
 from nbcache.ui.ipython.magics import Magics
-from nbcache.ui.ipython.planning import greeting_parts
 from nbcache.ui.locate import Location, locate
 from nbcache.ui.terminal.shown import write
 
@@ -155,7 +154,7 @@ class Extension:
 
         def look() -> None:
             with contextlib.suppress(NbcacheError):
-                parts.extend(greeting_parts(self.session, self._bridge.foreseen))
+                parts.extend(self._verbs.planner.greeting())
 
         self.session.attempt("reading what is stored of the notebook", look)
 

@@ -200,11 +200,11 @@ class LiveLine:
 
     def _notice(self, message: Any) -> Any:
         """Note what the cell displays, and that it clears its output, just before the message is sent."""
-        kind, own = message["msg_type"], {"display_id": self._id}
+        kind, transient = message["msg_type"], message["content"].get("transient", {})
         if kind == "clear_output":
             with self._held():
                 self._is_placed, self._text, self._has_output = False, "", True
-        elif kind == "display_data" and message["content"].get("transient") != own:
+        elif kind == "display_data" and transient.get("display_id") != self._id:
             with self._held():
                 self._precede()
         return message

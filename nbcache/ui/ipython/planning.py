@@ -6,16 +6,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from nbcache.artifacts.compatibility import (
-    baseline_for,
-    differences,
-    fit_lines,
-    fitting,
-    foreseen_differences,
-)
+from nbcache.artifacts import compatibility
+from nbcache.artifacts.compatibility import fitting, foreseen_differences
 from nbcache.artifacts.history import MAX_RUNS, Run, asked_for, missed_unchanged
 from nbcache.artifacts.manifests import union
 from nbcache.artifacts.types import type_of
@@ -121,7 +117,7 @@ class Planner:
         session.cache.flush(_FLUSH_SECONDS)
         session.cache.history.read(notebook)
         here = session.environment
-        places, unfit = _stored_here(session, here or self._foreseen(), notebook)
+        places, unfit = self._stored(notebook)
         places += self._restored(unfit)
         places += self._shared()
         whose = {here.digest} if here else {place.manifest.environment.digest for place in places}
@@ -154,8 +150,7 @@ class Planner:
                 continue
             places += [Place(Level.L2, received.name, fit, fit.digests) for fit in fits]
             if not fits:
-                here = self._session.environment or self._foreseen()
-                unfit += [_unfit(received.name, manifest, here) for manifest in manifests]
+                unfit += [self._unfit(received.name, manifest) for manifest in manifests]
         return places
 
     def _fitting(self, received: Received) -> list[Manifest]:
@@ -163,7 +158,7 @@ class Planner:
         manifests, here = received.snapshot.manifests, self._session.environment
         if here is None:
             foreseen = self._foreseen()
-            return [manifest for manifest in manifests if not _differs(manifest, foreseen, whole=False)]
+            return [manifest for manifest in manifests if not self._differs(manifest, foreseen)]
         return [] if fitting(manifests, here) is None else [usable(received, here, self._sharing.judge)[0]]
 
     def _shared(self) -> list[Place]:
@@ -197,69 +192,60 @@ class Planner:
         except NbcacheError as error:  # keys that cannot be read: nothing is trusted
             yield Refusal("all snapshots", error.what)
 
+    def greeting(self) -> list[str]:
+        """Return what is stored of the notebook, and what that saves; StoreError if the store fails."""
+        notebook = self._session.notebook(timeout=_NOTEBOOK_SECONDS)
+        places, unfit = self._stored(notebook)
+        of = f" of {one_line(os.path.basename(notebook), _NAME)}" if notebook else ""
+        runs = self._session.artifacts.history.read(notebook)
+        manifests = [place.manifest for place in places]
+        graphs: tuple[GraphSummary, ...] = ()
+        if manifests:
+            whole, present = union(manifests[0].environment, notebook, manifests), present_cells(notebook)
+            graphs = (asked_for(whole, present, runs).graphs if present else ()) or whole.graphs
+        if not graphs:
+            count = sum(place.graphs for place in unfit)
+            if not count:
+                return [f"nothing{of} is stored here yet"]
+            words = "is stored here, and does not fit" if count == 1 else "are stored here, and none fits"
+            return [f"{counted(count, 'graph')}{of} {words} (%nbcache plan)"]
+        line = f"{counted(len(graphs), 'graph')}{of} {'is' if len(graphs) == 1 else 'are'} stored here"
+        with suppress(NbcacheError, OSError):  # the notebook cannot be read, or is large
+            cells = cells_of(read(Path(notebook), max_bytes=_MOST_AT_ONCE)) if notebook else []
+            whose = {manifest.environment.digest for manifest in manifests}
+            if (plan := planned(cells, places, runs, whose)).graphs and cells:
+                return [line, *plan_parts(plan)]
+        return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
 
-def greeting_parts(session: Session, foreseen: Callable[[], Environment | None]) -> list[str]:
-    """Return what is stored of the notebook, and what that saves; StoreError if the store fails.
+    def _stored(self, notebook: str) -> tuple[list[Place], list[Unfit]]:
+        """Return what the local store has of a notebook for this environment, and for others.
 
-    `foreseen` returns what is known of the environment before torch is imported.
-    """
-    notebook = session.notebook(timeout=_NOTEBOOK_SECONDS)
-    places, unfit = _stored_here(session, session.environment or foreseen(), notebook)
-    of = f" of {one_line(os.path.basename(notebook), _NAME)}" if notebook else ""
-    runs = session.artifacts.history.read(notebook)
-    manifests = [place.manifest for place in places]
-    graphs: tuple[GraphSummary, ...] = ()
-    if manifests:
-        whole, cells = union(manifests[0].environment, notebook, manifests), present_cells(notebook)
-        graphs = (asked_for(whole, cells, runs).graphs if cells else ()) or whole.graphs
-    if not graphs:
-        count = sum(place.graphs for place in unfit)
-        if not count:
-            return [f"nothing{of} is stored here yet"]
-        words = "is stored here, and does not fit" if count == 1 else "are stored here, and none fits"
-        return [f"{counted(count, 'graph')}{of} {words} (%nbcache plan)"]
-    verb = "is" if len(graphs) == 1 else "are"
-    line = f"{counted(len(graphs), 'graph')}{of} {verb} stored here"
-    try:
-        whose = {manifest.environment.digest for manifest in manifests}
-        content = read(Path(notebook), max_bytes=_MOST_AT_ONCE) if notebook else b""
-        plan = planned(cells_of(content), places, runs, whose) if content else Plan((), 0)
-    except (NbcacheError, OSError):  # it cannot be read, or is large
-        plan = Plan((), 0)
-    if plan.graphs:
-        return [line, *plan_parts(plan)]
-    return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
+        An environment that is known in part is compared in part. StoreError if the store fails.
+        """
+        stored, here, places, unfit = self._session.artifacts, self._here(), [], []
+        for manifest in stored.manifests(notebook).values():
+            if self._differs(manifest, here):
+                unfit.append(self._unfit(stored.store.name, manifest))
+                continue
+            admitted = stored.admitted(manifest)
+            present = stored.present(admitted.digests)
+            places.append(Place(Level.L1, stored.store.name, admitted, present))
+        return places, unfit
 
+    def _here(self) -> Environment | None:
+        """Return the environment, before torch is imported what is known of it."""
+        return self._session.environment or self._foreseen()
 
-def _stored_here(
-    session: Session, here: Environment | None, notebook: str
-) -> tuple[list[Place], list[Unfit]]:
-    """Return what the local store has of a notebook for the environment `here`, and what it has for others.
+    def _differs(self, manifest: Manifest, here: Environment | None) -> bool:
+        """Return whether a manifest is of another environment than this one, as far as that is known."""
+        if here is None or here is self._session.environment:
+            return here is not None and manifest.environment.digest != here.digest
+        return bool(foreseen_differences(manifest, here))
 
-    An environment that is known in part is compared in part. StoreError if the store fails.
-    """
-    stored, places, unfit = session.artifacts, [], []
-    for manifest in stored.manifests(notebook).values():
-        if _differs(manifest, here, whole=session.environment is not None):
-            unfit.append(_unfit(stored.store.name, manifest, here))
-            continue
-        admitted = stored.admitted(manifest)
-        present = stored.present(admitted.digests)
-        places.append(Place(Level.L1, stored.store.name, admitted, present))
-    return places, unfit
-
-
-def _differs(manifest: Manifest, here: Environment | None, *, whole: bool) -> bool:
-    """Return whether a manifest is of another environment than `here`; `whole` if all of `here` is known."""
-    if here is None:
-        return False
-    return manifest.environment.digest != here.digest if whole else bool(foreseen_differences(manifest, here))
-
-
-def _unfit(name: str, manifest: Manifest, here: Environment | None) -> Unfit:
-    if here is None:
-        return Unfit(name, len(manifest.graphs), ())
-    labels = {part.label for part in here.components}
-    differing = [part for part in differences(manifest, here) if part.label in labels]
-    lines = fit_lines(differing, baseline_for([manifest], here))
-    return Unfit(name, len(manifest.graphs), tuple(lines), tuple(differing))
+    def _unfit(self, name: str, manifest: Manifest) -> Unfit:
+        if (here := self._here()) is None:
+            return Unfit(name, len(manifest.graphs), ())
+        labels = {part.label for part in here.components}
+        differing = [part for part in compatibility.differences(manifest, here) if part.label in labels]
+        lines = compatibility.fit_lines(differing, compatibility.baseline_for([manifest], here))
+        return Unfit(name, len(manifest.graphs), tuple(lines), tuple(differing))

@@ -293,27 +293,23 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
         done = snapshots.collect_garbage(GRACE_SECONDS if grace is None else grace)
         live = remove_unused(snapshots.store, max_age)
         name = snapshots.name
-    due = None if done.due is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
     lines = [f"{name}: removed {counted(done.removed, 'artifact')} that no snapshot named"]
     if done.problems:
         lines = [f"{name}: nothing was removed, since not every snapshot tells what it names"]
-        for problem in done.problems:
-            lines += problem.diagnostics()
-    elif done.waiting:
+    elif done.due is not None:
+        due = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
+        marked = counted(done.waiting, "more is", "more are")
         lines.append(
-            f"{counted(done.waiting, 'more is', 'more are')} marked, since no snapshot names them; "
-            f"`nbcache gc` removes the first from {due} on"
+            f"{marked} marked, since no snapshot names them; `nbcache gc` removes the first from {due} on"
         )
+    lines += [line for problem in done.problems for line in problem.diagnostics()]
     if live.problems:
         lines.append("of what kernels share live nothing was removed, since not all tell what they use")
-        for problem in live.problems:
-            lines += problem.diagnostics()
     else:
+        artifacts, publishers = counted(live.artifacts, "artifact"), counted(live.publishers, "publisher")
         unused = f"that no kernel has used for {max_age / 86400:g} days"
-        lines.append(
-            f"live: removed {counted(live.artifacts, 'artifact')} {unused}, and what "
-            f"{counted(live.publishers, 'publisher')} had; {live.kept} kept"
-        )
+        lines.append(f"live: removed {artifacts} {unused}, and what {publishers} had; {live.kept} kept")
+    lines += [line for problem in live.problems for line in problem.diagnostics()]
     data = {
         "removed": done.removed,
         "marked": done.waiting,
