@@ -23,8 +23,7 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
 from nbcache.ui.ipython.diagnose_magic import diagnosed
-from nbcache.ui.ipython.kernel_verbs import KernelVerbs
-from nbcache.ui.ipython.snapshot_verbs import confirmed
+from nbcache.ui.ipython.kernel_verbs import KernelVerbs, confirmed
 from nbcache.ui.terminal import signers
 from nbcache.ui.terminal.shown import write
 from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_of
