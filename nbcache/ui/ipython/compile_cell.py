@@ -15,7 +15,6 @@ travel in the literal alone. A source that is transformed and never runs, a nest
 
 - after a statement that binds `f` at the cell's top level, or in a block of it: a definition, an assignment,
   an import;
-- at the start of the block that a `for … in` or `with … as` binds it for;
 - at the start of the cell, if `f` exists already, unless the cell binds it before it mentions it;
 - after `from … import *`, `exec` and IPython's `%` and `!` lines, which may bind it, if `f` exists then.
 
@@ -393,16 +392,13 @@ def insert_compile_calls(
     def call(target: str) -> str:
         return f"{target} = {hook}({target!r}, {target})"
 
-    def calls(paths: Iterable[str], at: ast.AST) -> list[ast.stmt]:
-        names = set(paths)
-        return [statement(call(target), at) for target, binding in binders.items() if binding & names]
-
     def block(body: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
         for stmt in body:
-            for inner, paths, at in _blocks(stmt):
-                inner[:] = calls(paths, at) + block(inner)
-            new += [stmt, *calls(_bindings(stmt), stmt)]
+            for inner in _blocks(stmt):
+                inner[:] = block(inner)
+            names = set(_bindings(stmt))
+            new += [stmt, *(statement(call(name), stmt) for name, paths in binders.items() if paths & names)]
             if _is_opaque(stmt):
                 new += [statement(f"if {_root(name)!r} in locals(): {call(name)}", stmt) for name in binders]
         return new
@@ -434,23 +430,13 @@ def _prefixes(path: str) -> Iterator[str]:
     return accumulate(path.split("."), "{}.{}".format)
 
 
-def _blocks(stmt: ast.AST) -> Iterator[tuple[list[ast.stmt], list[str], ast.AST]]:
-    """Yield a compound statement's blocks: each with the paths bound at its start, and their node."""
-    if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return
-    paths: list[str] = []
-    at = stmt
-    match stmt:
-        case ast.For(target=target) | ast.AsyncFor(target=target):
-            paths, at = _paths(target), target
-        case ast.With(items=items) | ast.AsyncWith(items=items):
-            paths = [path for item in items if item.optional_vars for path in _paths(item.optional_vars)]
-            at = items[0].context_expr
-    for name in ("body", "orelse", "finalbody"):
-        if isinstance(inner := getattr(stmt, name, None), list):
-            yield inner, paths if name == "body" else [], at
-    for part in (*getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
-        yield part.body, [], stmt
+def _blocks(stmt: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """Yield a compound statement's blocks."""
+    if not isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        for part in (stmt, *getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
+            for name in ("body", "orelse", "finalbody"):
+                if isinstance(inner := getattr(part, name, None), list):
+                    yield inner
 
 
 def _bindings(stmt: ast.stmt) -> list[str]:
@@ -486,8 +472,7 @@ def _paths(target: ast.expr) -> list[str]:
 def _all_bindings(body: Iterable[ast.stmt]) -> Iterator[str]:
     for stmt in body:
         yield from _bindings(stmt)
-        for block, paths, _ in _blocks(stmt):
-            yield from paths
+        for block in _blocks(stmt):
             yield from _all_bindings(block)
 
 

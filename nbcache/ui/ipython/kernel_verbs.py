@@ -546,7 +546,7 @@ class KernelVerbs(SnapshotVerbs):
     def connect(self, url: str = "") -> list[str]:
         """Connect to the store at a URL, by default the one that the settings name; return who is there."""
         client, settings = self._session.shared_client, self._session.settings
-        if url or client is None or _address(settings) != _address(self._used or settings):
+        if url or client is None or settings != (self._used or settings):
             client = self.connect_to(url)
         client.level.ask()
         lines = self.people(client)
@@ -753,11 +753,6 @@ def _identity(only: Clearing) -> tuple[object, ...]:
     """Return what tells one removal from another; that something was used meanwhile does not."""
     refs = {(digest, *ref.identity) for digest, ref in only.refs}
     return only.notebook, only.graphs, only.kept, set(only.manifests), refs
-
-
-def _address(settings: Settings) -> tuple[object, ...]:
-    """Return what of the settings says how to connect."""
-    return settings.shared_url, settings.shared_timeout, settings.shared_connect_timeout
 
 
 def _as_word(source: str) -> str:

@@ -66,23 +66,22 @@ def detach(notebook: Path, settings: Settings) -> Shown:
 
 def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
     """Write the snapshot that a notebook carries into a file, by default the one beside the notebook."""
-    found, _ = in_notebook.carried(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
-    if not found:
+    snapshots, _ = in_notebook.carried(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
+    if not snapshots:
         raise SnapshotError(
             "this notebook carries no snapshot", where=str(notebook), next_step="nbcache attach puts one in"
         )
-    keyring = Keyring(settings.trust_dir)
-    target = output or beside(notebook)
-    sound = [each for each in found if is_snapshot(each, keyring)]
+    keyring, target, data = Keyring(settings.trust_dir), output or beside(notebook), b""
+    sound = [snapshot for snapshot in snapshots if is_snapshot(snapshot, keyring)]
     if not sound:
-        receive(found[0], keyring, where=str(notebook))  # says what is wrong with it
-    data = b""
+        receive(snapshots[0], keyring, where=str(notebook))  # raises the error that says what is wrong
 
     def change(before: bytes | None) -> bytes:
         nonlocal data
-        if before is not None:
-            receive(before, keyring, where=str(target))
-        data = united([*([] if before is None else [before]), *sound], keyring)
+        there = [] if before is None else [before]
+        for snapshot in there:
+            receive(snapshot, keyring, where=str(target))
+        data = united([*there, *sound], keyring)
         return data
 
     update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
@@ -96,10 +95,8 @@ def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
         settings = settings.with_value("portable", portable, origin="--portable")
     target = beside(notebook)
     done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=say)
-    lines = [done.error] if done.error is not None else [f"{done.snapshot}".strip()]
-    lines += _warned(done)
-    data = {"snapshot": str(target), "error": done.error, "graphs": done.graphs, "notices": done.notices}
-    return Shown(lines, data, ok=done.error is None)
+    lines = [f"{done.snapshot}".strip()] if done.error is None else []
+    return _shown(done, lines, {"snapshot": str(target)}, ok=True)
 
 
 def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
@@ -138,13 +135,10 @@ def verify_traces(notebook: Path, settings: Settings) -> Shown:
 
 def _shown(done: headless.Run, lines: list[str], data: dict[str, Any], *, ok: bool) -> Shown:
     """Return what a run is shown as: with what its kernel warned of, and the cell that failed."""
-    lines = [*lines, *_warned(done), *([] if done.error is None else [done.error])]
+    lines += [f"  ! {one_line(notice, _LONGEST_NOTICE)}" for notice in done.notices]
+    lines += [] if done.error is None else [done.error]
     data = {**data, "error": done.error, "graphs": done.graphs, "notices": done.notices}
     return Shown(lines, data, ok=ok and done.error is None)
-
-
-def _warned(done: headless.Run) -> list[str]:
-    return [f"  ! {one_line(notice, _LONGEST_NOTICE)}" for notice in done.notices]
 
 
 def _change(notebook: Path, change: Callable[[Any], bool]) -> None:
