@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from IPython.display import display as _display
 from nbcache.core.errors import HitRequired, StoreError
 from nbcache.core.key import sha256
 from nbcache.core.model import Outcome
-from nbcache.core.reports import Cell, CellReport
+from nbcache.core.reports import Cell, CellReport, GraphRecord
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import compile_options
 from nbcache.ui.display.render import Rendered
@@ -126,10 +126,7 @@ class Cells:
             self._session.begin_cell(Cell.of(result.info.raw_cell, result.execution_count))
 
     def name(self, code: str, number: int) -> str:
-        """Return the name of a cell's code, the same in every kernel, and note whose it is.
-
-        `number` is its execution count.
-        """
+        """Return the name of the code of the cell with this execution count, and note whose it is."""
         name = _CODE_NAMES.format(sha256(code.encode())[:16])
         self._session.report_log.name_code(name, Cell.of(code, number))
         return name
@@ -173,12 +170,10 @@ class Cells:
             raise usage_error(str(error).strip().splitlines()[0]) from error
         self._running[-1].chosen = chosen
         self._session.save_cell(chosen.save)
-        if self._line is None:
-            return
-        if chosen.quiet:
+        if chosen.quiet and self._line is not None:
             self._line.finish(None)
             self._line = None
-        else:
+        elif self._line is not None:
             self._line.reserve()
 
     def compile(self, target: str, value: Any) -> Any:
@@ -202,25 +197,25 @@ class Cells:
         if self.idle is not None:
             self.idle.begin()
         self._scope.close()
-        interrupted = isinstance(result.error_in_exec, KeyboardInterrupt)
-        name = chosen.name if chosen else None
-        report = self._session.end_cell(name=name, unfinished=not result.success)
+        report = self._session.end_cell(name=chosen and chosen.name, unfinished=not result.success)
         if report.graphs and self._session.settings.autosnapshot:
             self.autosnapshot()
         line, self._line = self._line, None
-        shown = self._shown(report, chosen, succeeded=bool(result.success), interrupted=interrupted)
+        shown = self._shown(report, chosen, result)
         if line is not None:
             line.finish(shown)
         elif shown is not None:
             _display(shown)  # type: ignore[no-untyped-call]
-        error = _hit_required(report) if chosen is not None and chosen.require_hit else None
-        if error is not None and result.success:
+        missed = [graph for graph in report.graphs if graph.outcome is not Outcome.HIT]
+        if chosen is not None and chosen.require_hit and missed and result.success:
+            error = HitRequired(
+                f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:{_listed(missed)}",
+                next_step="run the cell without --require-hit once, so that its graphs are stored",
+            )
             result.error_in_exec = error
             self._shell.showtraceback((type(error), error, None))
 
-    def _shown(
-        self, report: CellReport, chosen: CompileOptions | None, *, succeeded: bool, interrupted: bool
-    ) -> Rendered | None:
+    def _shown(self, report: CellReport, chosen: CompileOptions | None, result: Any) -> Rendered | None:
         setting = self._session.settings.report
         wanted = setting == "always" or (setting == "magic" and chosen is not None)
         if not wanted or (chosen is not None and chosen.quiet):
@@ -228,9 +223,9 @@ class Cells:
         if not report.graphs and not report.notices and chosen is None:
             return None
         why = self._why_not_stored(chosen)
-        if not why and interrupted:  # a graph that was being compiled is not stored, and no other is promised
-            return render_report(report, stored=False)
-        if not why and not succeeded:
+        if not why and isinstance(result.error_in_exec, KeyboardInterrupt):
+            return render_report(report, stored=False)  # nor is the graph that was being compiled
+        if not why and not result.success:
             return render_report(report, why="though the cell raised")
         return render_report(report, stored=not why, why=why)
 
@@ -248,15 +243,8 @@ class Cells:
         return "the local store cannot be written to (%nbcache doctor)" if store.read_only else ""
 
 
-def _hit_required(report: CellReport) -> HitRequired | None:
-    missed = [graph for graph in report.graphs if graph.outcome is not Outcome.HIT]
-    if not missed:
-        return None
-    listed = "".join(
+def _listed(graphs: Sequence[GraphRecord]) -> str:
+    return "".join(
         f"\n  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, {graph.reason or '–'}"
-        for graph in missed
-    )
-    return HitRequired(
-        f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:{listed}",
-        next_step="run the cell without --require-hit once, so that its graphs are stored",
+        for graph in graphs
     )

@@ -40,8 +40,6 @@ _PANELS = {
     "space": ("space",),
 }
 """The sections of each panel."""
-_PLAIN = ("status", "stats", "plan", "doctor", "attach", "disconnect", "flush")
-"""The verbs that take no value."""
 _ELSEWHERE = ("diagnose", "restore", "snapshot", "verify")
 """The verbs whose values IPython completes: Python, and paths."""
 _VERBS = list(dict.fromkeys(form.split()[0] for form in MAGICS))
@@ -92,7 +90,10 @@ class Magics:
             arguments = magic_arguments(verb, words)
         except ValueError as error:
             raise UsageError(f"%nbcache {verb}: {error}. Usage: {usage(verb)}") from None
-        result = getattr(self._verbs, verb)() if verb in _PLAIN else getattr(self, f"_{verb}")(arguments)
+        if (special := getattr(self, f"_{verb}", None)) is not None:
+            result = special(arguments)
+        else:
+            result = getattr(self._verbs, verb)(*arguments.words)
         if isinstance(result, Rendered):
             show(result, getattr(arguments, "json", False))
         elif result is not None:
@@ -101,9 +102,6 @@ class Magics:
     nbcache.__doc__ = magic_help()
 
     # --- the verbs ------------------------------------------------------------------------------
-
-    def _why(self, arguments: SimpleNamespace) -> Rendered:
-        return self._verbs.why(*arguments.words)
 
     def _config(self, arguments: SimpleNamespace) -> Rendered | None:
         changes = [word for word in arguments.words if "=" in word]
@@ -125,7 +123,7 @@ class Magics:
         if len(bundle) > 1:
             _display(bundle, raw=True)  # type: ignore[no-untyped-call]
         else:
-            write(bundle["text/plain"])
+            print(bundle["text/plain"])
 
     def _restore(self, arguments: SimpleNamespace) -> list[str]:
         return self._verbs.restore(*arguments.words, ask=True)
@@ -141,21 +139,21 @@ class Magics:
     def _trust(self, arguments: SimpleNamespace) -> list[str] | None:
         """Trust the signers of what came along; show, add and remove signers, as the command does."""
         action, *signer = arguments.words or [""]
+        settings, name = self._session.settings, arguments.name
         if not action:
-            if self._verbs.trust_strangers(sure=arguments.yes, name=arguments.name):
+            if self._verbs.trust_strangers(sure=arguments.yes, name=name):
                 return None
             write("nbcache: nothing came along whose signer is not trusted\n")
-        settings = self._session.settings
         if action in ("", "list") and not signer:
             write(signers.signers(settings).text)
             return None
         if action not in ("add", "remove", "show", "ignore") or not signer:
             raise UsageError(usage("trust"))
         if action == "add":
-            return self._verbs.trust(signer[0], arguments.name)
+            return self._verbs.trust(signer[0], name)
         if action == "ignore":
             return self._verbs.ignore(signer[0])
-        return signers.trust(action, signer[0], arguments.name, settings).lines
+        return signers.trust(action, signer[0], name, settings).lines
 
     def _clear(self, arguments: SimpleNamespace) -> list[str]:
         if not arguments.all:
