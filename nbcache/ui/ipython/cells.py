@@ -197,7 +197,7 @@ class Cells:
         if self.idle is not None:
             self.idle.begin()
         self._scope.close()
-        report = self._session.end_cell(name=chosen and chosen.name, unfinished=not result.success)
+        report = self._session.end_cell(name=chosen.name if chosen else None, unfinished=not result.success)
         if report.graphs and self._session.settings.autosnapshot:
             self.autosnapshot()
         line, self._line = self._line, None
