@@ -49,7 +49,7 @@ plan [--json]
     say [what the next run of each cell will hit](stats.md#nbcache-plan), and what it will take
 timeline [--json]
     show [where the seconds of each cell went](stats.md#nbcache-timeline), cold beside restored, and how
-    many graphs each kernel hit; where there are widgets, as a [panel](panels.md#the-timeline)
+    many graphs each kernel hit
 diagnose CALL [--mode M] [--runs N] [--json]
     run a call [eager and compiled](diagnose.md), and put back what it changes: seconds, results, graph
     breaks, recompiles for other sizes, memory on a GPU, and what to do

@@ -173,13 +173,6 @@ def test_the_timeline_has_bars_on_one_scale_and_says_in_words_what_they_say() ->
     assert "Inductor 9.5 s" in Page(shown.html).text
 
 
-def test_a_panel_of_the_timeline_says_in_its_title_what_is_in_it(open_panel: Any) -> None:
-    _, drawn, _ = open_panel(Kernel(facts=Facts(timeline=TIMES)), "timeline")
-    for text in ("2 cells · 4.5 s now", "lr differs", "2 of 3 graphs"):
-        assert text in drawn.text
-    assert "nothing has compiled" in open_panel(Kernel(), "timeline")[1].text
-
-
 # --- sections -------------------------------------------------------------------------------------
 
 
@@ -223,10 +216,9 @@ def test_a_saved_panel_is_static_html_that_a_sanitizer_leaves_as_it_is() -> None
     facts = Facts(
         notebook="m.ipynb",
         snapshots=["m.nbcache · 12 kB", "m.nbcache: 3 graphs, yours"],
-        timeline=TIMES,
         store=StoreFigures("local store", 3, 1000, 5000),
     )
-    saved = render_panel(now, facts, [*SECTIONS, "timeline"], note="run this cell again")
+    saved = render_panel(now, facts, SECTIONS, note="run this cell again")
     for words in ("m.ipynb", "other", "12 kB", "as of", "run this cell again", "not connected"):
         assert words in Page(saved.html).text and words in saved.text
     part = render_panel(now, facts, ("people", "snapshot"))
@@ -253,11 +245,6 @@ def test_names_from_elsewhere_are_shown_as_text(open_panel: Any) -> None:
     )
     facts = Facts(
         paste=[HOSTILE],
-        timeline=Timeline(
-            (CellTimes(HOSTILE, (HOSTILE,), {"inductor": 1.0}, None, {"load": 0.1}, False),),
-            (Lost(HOSTILE, HOSTILE, 1, 1.0),),
-            (KernelRun(1.0, 1, 1, 1.0, True),),
-        ),
         notebook=HOSTILE,
         machine=[HOSTILE],
         plan=Plan((), 0, gone=(HOSTILE,)),
@@ -268,16 +255,21 @@ def test_names_from_elsewhere_are_shown_as_text(open_panel: Any) -> None:
         settings=[SettingRow(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
     )
     now = Now([known], Activity(HOSTILE, "0/0", HOSTILE, 1.0, 0), HOSTILE, 1.0, [HOSTILE])
-    everything = (*SECTIONS, "timeline")
-    saved = render_panel(now, facts, everything)
+    saved = render_panel(now, facts)
+    times = Timeline(
+        (CellTimes(HOSTILE, (HOSTILE,), {"inductor": 1.0}, None, {"load": 0.1}, False),),
+        (Lost(HOSTILE, HOSTILE, 1, 1.0),),
+        (KernelRun(1.0, 1, 1, 1.0, True),),
+    )
+    timeline = render_timeline(times, HOSTILE)
     whole = render_graph(why_of(known), GraphContents((HOSTILE,), "", HOSTILE, ""))
     without = render_graph(why_of(known), GraphContents((), HOSTILE, "", HOSTILE))
     kernel = Kernel(now, facts)
-    panel, drawn, _ = open_panel(kernel, *everything)
+    panel, drawn, _ = open_panel(kernel)
     panel.say([HOSTILE])
-    for html in (saved.html, whole.html, without.html, drawn.html):
+    for html in (saved.html, timeline.html, whole.html, without.html, drawn.html):
         assert "<img" not in html and "\x1b" not in html
-    for text in (saved.text, whole.text, without.text):
+    for text in (saved.text, timeline.text, whole.text, without.text):
         assert "\x1b" not in text and "\u202e" not in text
 
 
@@ -581,7 +573,7 @@ value.append(json.loads(run('%nbcache timeline --json')))
 def test_of_a_kind_the_newest_panel_is_live_and_unloading_leaves_no_widget(in_shell: Any) -> None:
     transient, lines, replaced, before, after, last = in_shell(
         """
-one, other = notebook(), notebook('timeline')
+one, other = notebook(), notebook('graphs')
 value = [[more['transient'] for _, more in published[:2]], other.text]
 notebook()
 value.append(one.root.comm is None)
@@ -594,7 +586,7 @@ value += [len(_instances), published[-1]]
     assert not transient[0] and transient[1]["display_id"].startswith("nbcache-")
     assert "nothing has compiled" in lines
     assert replaced and before > 50 and after == 0
-    assert "TIMELINE" in last[0]["text/html"] and last[1]["update"]
+    assert "LEVELS" in last[0]["text/html"] and last[1]["update"]
 
 
 def test_buttons_do_what_the_magics_do(in_shell: Any, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from nbcache.core.reports import Activity, GraphRecord
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line
 from nbcache.explain.plan import Plan
 from nbcache.explain.stats import tally
-from nbcache.explain.timeline import Timeline
 from nbcache.explain.why import explain
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
@@ -22,7 +21,6 @@ from nbcache.ui.display.plan import plan_blocks, plan_parts
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.reports import settings_blocks
 from nbcache.ui.display.stats import tally_tables
-from nbcache.ui.display.timeline import timeline_blocks, timeline_words
 from nbcache.ui.display.words import BAR, SettingRow, StoreFigures, activity_parts, store_parts, totals
 
 SECTIONS = ("next", "graphs", "levels", "people", "snapshot", "settings", "space")
@@ -33,11 +31,10 @@ TITLES = {
     "levels": "LEVELS",
     "people": "PEOPLE",
     "snapshot": "SNAPSHOT",
-    "timeline": "TIMELINE",
     "settings": "SETTINGS",
     "space": "SPACE",
 }
-OPEN = ("graphs", "people", "snapshot", "timeline")
+OPEN = ("graphs", "people", "snapshot")
 """Sections that are open from the start."""
 _BEING_READ = "being read"
 _TYPED = ("%nbcache ", "nbcache ")
@@ -94,7 +91,6 @@ class Facts:
     """The snapshot beside the notebook and those that came along, a line each."""
     paste: Sequence[str] = ()
     """What a colleague pastes to have the snapshot, a line each; empty where there is none."""
-    timeline: Timeline = field(default_factory=lambda: Timeline((), (), ()))
     settings: Sequence[SettingRow] = ()
     torch_settings: Sequence[SettingRow] = ()
     store: StoreFigures | None = None
@@ -255,7 +251,6 @@ _SECTIONS: Mapping[str, Callable[[Facts, Now], _Section]] = {
     "levels": _levels,
     "people": _people,
     "snapshot": _snapshot,
-    "timeline": lambda facts, _: (timeline_words(facts.timeline), timeline_blocks(facts.timeline)),
     "settings": _settings,
     "space": _space,
 }

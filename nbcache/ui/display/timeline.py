@@ -34,28 +34,10 @@ def render_timeline(timeline: Timeline, notebook: str = "", *, now: float | None
     """Return the timeline; `notebook` is the name of its file, `now` Unix seconds."""
     title = f"nbcache timeline{DOT}{one_line(notebook, 60)}" if notebook else "nbcache timeline"
     parts = [] if timeline.cells or timeline.kernels else ["nothing has compiled yet"]
-    blocks: list[doc.Block] = [doc.Title(title, parts), *timeline_blocks(timeline, now)]
-    return render(blocks, timeline.to_json(), "timeline")
-
-
-def timeline_blocks(timeline: Timeline, now: float | None = None) -> list[doc.Block]:
-    """Return the bars of cells, what was compiled for which reason, and the hits of each kernel."""
-    blocks: list[doc.Block] = []
+    blocks: list[doc.Block] = [doc.Title(title, parts)]
     for section in (_cells(timeline), _lost(timeline), _kernels(timeline, now)):
         blocks += [doc.GAP, *section] if section else []
-    return blocks
-
-
-def timeline_words(timeline: Timeline) -> list[str]:
-    """Return in short how long cells took, and how long they take cold or restored."""
-    if not timeline.cells:
-        return ["nothing has compiled in this kernel yet"]
-    parts = [counted(len(timeline.cells), "cell"), f"{duration(_total(c.now for c in timeline.cells))} now"]
-    for name in ("cold", "restored"):
-        known = [bar for cell in timeline.cells if (bar := getattr(cell, name)) is not None]
-        if len(known) == len(timeline.cells):
-            parts.append(f"about {duration(_total(known))} {name}")
-    return parts
+    return render(blocks, timeline.to_json(), "timeline")
 
 
 def _cells(timeline: Timeline) -> list[doc.Block]:
@@ -115,7 +97,3 @@ def _parts(bar: Mapping[str, float]) -> list[doc.Part]:
         for phase, (letter, colour) in _PHASES.items()
         if bar.get(phase)
     ]
-
-
-def _total(bars: Iterable[Mapping[str, float]]) -> float:
-    return sum(sum(bar.values()) for bar in bars)

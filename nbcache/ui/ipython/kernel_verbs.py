@@ -715,7 +715,6 @@ class KernelVerbs(SnapshotVerbs):
             strangers=strangers,
             snapshots=[*(_file_line(notebook) if notebook else ()), *self.arrived()],
             paste=paste,
-            timeline=self.planner.times(notebook),
             settings=settings,
             torch_settings=torch_settings,
             store=store,

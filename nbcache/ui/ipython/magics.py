@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _PANELS = {
     "panel": SECTIONS,
     "graphs": ("next", "graphs", "levels"),
-    "timeline": ("timeline",),
     "sharing": ("people", "snapshot"),
     "settings": ("settings",),
     "space": ("space",),
@@ -169,9 +168,11 @@ class Magics:
 
     def _panel(self, arguments: SimpleNamespace) -> None:
         kind, *_ = arguments.words or ["panel"]
-        if kind not in _PANELS:
+        if kind == "timeline":
+            show(self._verbs.timeline(), as_json=False)
+        elif kind not in _PANELS:
             raise UsageError(f"%nbcache panel: there is no panel `{kind}`. Usage: {usage('panel')}")
-        if self._has_widgets():
+        elif self._has_widgets():
             self._open_panel(kind)
         else:
             panel = render_panel(self._verbs.now(), self._verbs.facts(), _PANELS[kind])
@@ -185,12 +186,6 @@ class Magics:
             raise UsageError("%nbcache graphs takes one GRAPH, such as 0/1 or a function, and --json")
         for rendered in self._verbs.graph(*arguments.words):
             show(rendered, arguments.json)
-
-    def _timeline(self, arguments: SimpleNamespace) -> Rendered | None:
-        if arguments.json or not self._has_widgets():
-            return self._verbs.timeline()
-        self._open_panel("timeline")
-        return None
 
     def _share(self, arguments: SimpleNamespace) -> None:
         """Take a snapshot where others find it, and show the panel of sharing with what they paste."""

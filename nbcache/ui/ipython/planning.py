@@ -22,7 +22,7 @@ from nbcache.core.text import ago, counted, duration, one_line
 from nbcache.core.trust import short
 from nbcache.explain.plan import Place, Plan, Unfit, cells_of, planned
 from nbcache.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
-from nbcache.explain.timeline import Timeline, timeline
+from nbcache.explain.timeline import timeline
 from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing, present_cells, usable
@@ -94,13 +94,10 @@ class Planner:
     def timeline(self) -> Rendered:
         """Return where the seconds of this kernel's cells went, and how the notebook's kernels followed."""
         notebook = self._session.notebook(timeout=1.0)
-        return render_timeline(self.times(notebook), os.path.basename(notebook))
-
-    def times(self, notebook: str) -> Timeline:
-        """Return the values behind `timeline`."""
         session, history = self._session, self._session.cache.history
         history.read(notebook)
-        return timeline(session.reports, history.runs(), history.kernel, session.environment)
+        times = timeline(session.reports, history.runs(), history.kernel, session.environment)
+        return render_timeline(times, os.path.basename(notebook))
 
     def planned(self, notebook: str) -> tuple[Plan, list[str], str]:
         """Return the plan of the notebook at this path, remarks on it, and the reason if there is no plan."""
