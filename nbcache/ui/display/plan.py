@@ -24,10 +24,7 @@ _ESTIMATES = "seconds are estimates: what earlier kernels took, else what a hit 
 
 
 def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem: str = "") -> Rendered:
-    """Return the plan of `notebook`, the name of its file.
-
-    `notes` warn of what may make it wrong. `problem` is the reason for a missing plan.
-    """
+    """Return the plan of `notebook`; `notes` may warn of it, and `problem` is why there is none."""
     title = f"nbcache plan{DOT}{one_line(notebook, 60)}" if notebook else "nbcache plan"
     head = doc.Title(title, [problem] if problem else plan_parts(plan))
     data = {"notebook": notebook, "notes": list(notes), "problem": problem or None, **plan.to_json()}

@@ -44,10 +44,7 @@ def render_status(
     shared: SharedFigures | None = None,
     nursery: int = 0,
 ) -> Rendered:
-    """Return the session by cell and graph; `shared` is the store that it is connected to.
-
-    `nursery` is the process that this kernel was forked from, 0 for an ordinary kernel.
-    """
+    """Return the session by cell and graph; `nursery` is the process that forked this kernel, or 0."""
     runs = [report for report in reports if report.graphs]
     graphs = [graph for report in runs for graph in report.graphs]
     first, *rest = totals(graphs)

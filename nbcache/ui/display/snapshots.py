@@ -74,14 +74,17 @@ def snapshot_lines(
     lines = [f"{one_line(received.where)}: {held(snapshot)}"]
     of = f" of {one_line(snapshot.notebook, _LONGEST)}" if snapshot.notebook else ""
     lines.append(f"  taken {_day(snapshot.created)}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
-    signed = signer_words(received.signer, judge, snapshot.user, snapshot.host)
-    lines.append("  not signed" if received.standing is None else f"  signed by {signed}")
+    if received.standing is None:
+        lines.append("  not signed")
+    else:
+        who = signer_words(received.signer, judge, snapshot.user, snapshot.host)
+        lines.append(f"  signed by {who}")
     compiled = list(makers(snapshot).items())
     for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]:
-        count = counted(made.artifacts, "artifact")
-        who = signer_words(fingerprint, judge, made.user, made.host)
-        by_nobody = f"  nobody has signed for having compiled {count}"
-        lines.append(f"  compiled by {who}: {count}" if fingerprint else by_nobody)
+        who = "nobody has signed for having compiled"
+        if fingerprint:
+            who = f"compiled by {signer_words(fingerprint, judge, made.user, made.host)}:"
+        lines.append(f"  {who} {counted(made.artifacts, 'artifact')}")
     lines += _more(len(compiled) - _MOST_ENVIRONMENTS, "more signer")
     for manifest in snapshot.manifests[:_MOST_ENVIRONMENTS]:
         lines += ["", *_manifest_lines(manifest, here, titles)]
@@ -95,10 +98,7 @@ def arrival_line(
     judge: Judge,
     cells: Collection[str] = (),
 ) -> str:
-    """Return one line on a snapshot that came along: whose, what it saves, whether it fits and may run.
-
-    `here` and `cells` as in `arrival`.
-    """
+    """Return what `arrival` does in one line."""
     said, hindrances = arrival(received, here, policy, judge, cells)
     return DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
 
@@ -124,16 +124,13 @@ def arrival(
     except TrustError:
         pass
     manifest, differing = _nearest(snapshot.manifests, here)
-    graphs = manifest.graphs if manifest is not None else ()
-    if manifest is not None and cells:
-        graphs = asked_for(manifest, cells, ()).graphs or graphs
-    whose = _whose(received, judge)
-    parts = [
-        f"{name}: {counted(len(graphs), 'graph')}{whose}",
-        *([each] if manifest is not None and (each := _for_any(manifest)) else []),
-        _day(snapshot.created),
-        f"saves about {duration(_seconds(graphs))}",
-    ]
+    graphs: Sequence[GraphSummary] = ()
+    parts: list[str] = []
+    if manifest is not None:
+        graphs = (asked_for(manifest, cells, ()).graphs if cells else ()) or manifest.graphs
+        parts += filter(None, [_for_any(manifest)])
+    parts.insert(0, f"{name}: {counted(len(graphs), 'graph')}{_whose(received, judge)}")
+    parts += [_day(snapshot.created), f"saves about {duration(_seconds(graphs))}"]
     hindrances = []
     if differing:
         hindrances.append((f"not all fits here: {_differing(differing)} differ", "nbcache inspect"))
@@ -167,26 +164,25 @@ def fit_words(manifests: Sequence[Manifest], here: Environment | None) -> str:
 
 def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str, str]]:
     """Return what of a trusted signer's snapshot may not be used, by who compiled it; with the next step."""
-    found = []
+    omitted = []
     for fingerprint, made in makers(received.snapshot).items():
-        what = counted(made.artifacts, "artifact")
+        count = counted(made.artifacts, "artifact")
         try:
             admit(policy, judge.standing(fingerprint) if fingerprint else None, fingerprint)
         except UntrustedSigner:
-            why = f"{what} not used yet: {short(fingerprint)}, who compiled that, is not trusted here"
-            found.append((why, "%nbcache trust"))
+            why = f"{count} not used yet: {short(fingerprint)}, who compiled that, is not trusted here"
+            omitted.append((why, "%nbcache trust"))
         except TrustError:
-            found.append((f"{what} not used: nobody has signed for having compiled that", "nbcache inspect"))
-    if (more := len(found) - _MOST_NAMED) > 0:
-        return [*found[:_MOST_NAMED], (f"and of {counted(more, 'more signer')}", "nbcache inspect")]
-    return found
+            omitted.append(
+                (f"{count} not used: nobody has signed for having compiled that", "nbcache inspect")
+            )
+    if (more := len(omitted) - _MOST_NAMED) > 0:
+        omitted[_MOST_NAMED:] = [(f"and of {counted(more, 'more signer')}", "nbcache inspect")]
+    return omitted
 
 
 def _whose(received: Received, judge: Judge) -> str:
-    """Return who compiled what came along, and who took it, where that is somebody else.
-
-    Of a stranger's snapshot only who took it: nobody answers for what else it says.
-    """
+    """Return who compiled what came along, and who took it; of a stranger's snapshot only who took it."""
     snapshot = received.snapshot
     if not is_vouched(received.standing):
         by = says(snapshot.user, snapshot.host)

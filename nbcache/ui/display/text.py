@@ -113,10 +113,7 @@ def _table(table: doc.Table, room: int) -> Iterator[str]:
 
 
 def _with_rest(columns: Sequence[doc.Column], rows: Sequence[doc.Row], room: int) -> Iterator[str]:
-    """Yield the lines of a table whose last column holds sentences. No cell is cut.
-
-    A row whose first cells are too long for their columns has its sentence beneath them.
-    """
+    """Yield the lines of a table whose last column holds sentences, beneath first cells that are too long."""
     cells = [[_plain(cell) for cell in row.cells] for row in rows]
     titles = [column.title for column in columns]
     widths = [

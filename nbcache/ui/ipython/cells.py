@@ -111,10 +111,7 @@ class Cells:
         self._scope.close()
 
     def join(self) -> None:
-        """Take the cell that loads the extension for one that has begun: it may go on to compile.
-
-        The cells before it belong to the kernel's program.
-        """
+        """Take the cell that loads the extension, which may go on to compile, for one that has begun."""
         for source in self._shell.history_manager.input_hist_raw[1:]:
             self._session.program.note_cell(source)
         frame = sys._getframe()

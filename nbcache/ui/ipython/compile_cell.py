@@ -186,10 +186,7 @@ HELP = _PARSER.format_help().removeprefix("usage: ")
 
 
 def parse(line: str) -> CompileOptions:
-    """Return the options on `line`, which begins after `%%compile_cached`.
-
-    Raises a `UsageError` with the usage line for whatever is not understood.
-    """
+    """Return the options on `line`, the text after `%%compile_cached`; UsageError for anything else."""
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -219,10 +216,7 @@ def unknown(kind: str, name: str, known: Collection[str]) -> str:
 
 
 def check(options: CompileOptions) -> None:
-    """Raise a `UsageError` with the nearest names if torch knows no such backend, mode or option.
-
-    Modes and options are inductor's, and not checked for other backends.
-    """
+    """Raise a UsageError for a backend, or a mode or option of inductor, that torch does not know."""
     problems = []
     if options.backend is not None:
         problems.append(unknown("backend", options.backend, compile_options.known_backends()))
@@ -267,10 +261,7 @@ class CellTransformer:
 
 
 def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list[str]:
-    """Return what can stand where `symbol` stands, at the end of `line` (which ends at the cursor).
-
-    `names` returns the targets to offer.
-    """
+    """Return what can stand for `symbol`, at the end of `line`; `names` returns the targets to offer."""
     before = line.removesuffix(symbol)
     words = before.replace("=", "= ").split()
     option = next((word for word in reversed(words) if word.startswith("--")), "")

@@ -296,10 +296,7 @@ class SnapshotVerbs:
                     self.sharing.trust(Stranger(signer, name, received), name)
 
     def ignore(self, signer: str) -> list[str]:
-        """Ignore a signer who is not trusted, in this kernel; return the lines that say so.
-
-        `signer` is a fingerprint, or its first 8 digits or more.
-        """
+        """Ignore an untrusted signer in this kernel, named by 8 digits of the fingerprint or more."""
         fingerprints = [stranger.fingerprint for stranger in self.sharing.strangers()]
         matches = [fingerprint for fingerprint in fingerprints if is_called(fingerprint, signer)]
         if len(matches) != 1:

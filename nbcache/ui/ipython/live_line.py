@@ -96,10 +96,7 @@ class LiveLine:
         self._is_reserved = True
 
     def finish(self, final: Rendered | None = None) -> None:
-        """Stop, empty the line, and show `final` after all that the cell has written.
-
-        Waits for the thread, but not for long.
-        """
+        """Stop, empty the line, and show `final` after all that the cell has written. This takes a moment."""
         if self._finished:
             return
         self._finished = True

@@ -45,10 +45,7 @@ _NAME = 60
 
 
 class Planner:
-    """Plans and sums up for one session.
-
-    `foreseen` returns what is known of the environment before torch is imported.
-    """
+    """Plans and sums up; `foreseen` returns what is known of the environment before torch is imported."""
 
     def __init__(
         self, session: Session, foreseen: Callable[[], Environment | None], sharing: Sharing
@@ -215,10 +212,7 @@ class Planner:
         return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
 
     def _stored(self, notebook: str) -> tuple[list[Place], list[Unfit]]:
-        """Return what the local store has of a notebook for this environment, and for others.
-
-        An environment that is known in part is compared in part. StoreError if the store fails.
-        """
+        """Return what the local store has of a notebook for this environment, and for others."""
         stored, here, places, unfit = self._session.artifacts, self._here(), [], []
         for manifest in stored.manifests(notebook).values():
             if self._differs(manifest, here):

@@ -77,10 +77,7 @@ def agree(question: str, refusal: str = "nothing was stored") -> None:
 
 
 def cell_titles(received: Received) -> dict[str, str]:
-    """Return the titles of a snapshot's cells by their digests, of those that its notebook still has.
-
-    The notebook is the snapshot's source, or lies beside it: snapshots hold no source code.
-    """
+    """Return the titles of cells by their digests, from the notebook that is the source or lies beside it."""
     place, name = Path(received.where), Path(received.snapshot.notebook).name
     beside = [place.with_name(name)] if name else []
     for notebook in [place] if place.suffix == ".ipynb" else [*beside, place.with_suffix(".ipynb")]:
