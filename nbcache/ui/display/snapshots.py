@@ -173,9 +173,8 @@ def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str
             why = f"{count} not used yet: {short(fingerprint)}, who compiled that, is not trusted here"
             omitted.append((why, "%nbcache trust"))
         except TrustError:
-            omitted.append(
-                (f"{count} not used: nobody has signed for having compiled that", "nbcache inspect")
-            )
+            why = f"{count} not used: nobody has signed for having compiled that"
+            omitted.append((why, "nbcache inspect"))
     if (more := len(omitted) - _MOST_NAMED) > 0:
         omitted[_MOST_NAMED:] = [(f"and of {counted(more, 'more signer')}", "nbcache inspect")]
     return omitted
@@ -236,53 +235,43 @@ def snapshot_json(
     received: Received, here: Environment | None = None, judge: Judge | None = None
 ) -> dict[str, Any]:
     """Return the same as JSON values, by the names that docs/json.md documents."""
-    snapshot = received.snapshot
+    snapshot, standing = received.snapshot, received.standing
     return {
         "source": received.where,
-        "notebook": snapshot.notebook,
-        "created": snapshot.created,
-        "made_by": snapshot.made_by,
-        "user": snapshot.user,
-        "host": snapshot.host,
+        **{name: getattr(snapshot, name) for name in ("notebook", "created", "made_by", "user", "host")},
         "signer": received.signer or None,
-        "standing": None if received.standing is None else received.standing.name.lower(),
+        "standing": None if standing is None else standing.name.lower(),
         "makers": [
             {
                 "signer": fingerprint or None,
                 "standing": judge.standing(fingerprint).name.lower() if judge and fingerprint else None,
-                "user": made.user,
-                "host": made.host,
-                "artifacts": made.artifacts,
+                **{name: getattr(made, name) for name in ("user", "host", "artifacts")},
             }
             for fingerprint, made in makers(snapshot).items()
         ],
         "bytes": _bytes(snapshot),
         "packed_bytes": _packed_bytes(snapshot),
-        "manifests": [
+        "manifests": [_manifest_json(manifest, snapshot, here) for manifest in snapshot.manifests],
+    }
+
+
+def _manifest_json(manifest: Manifest, snapshot: Snapshot, here: Environment | None) -> dict[str, Any]:
+    parts = None if here is None else differences(manifest, here)
+    return {
+        "environment": manifest.environment.values,
+        "differences": parts
+        and [{"component": part.label, "there": part.old, "here": part.new} for part in parts],
+        "graphs": [graph.to_json() for graph in manifest.graphs],
+        "artifacts": [
             {
-                "environment": manifest.environment.values,
-                "differences": None
-                if here is None
-                else [
-                    {"component": each.label, "there": each.old, "here": each.new}
-                    for each in differences(manifest, here)
-                ],
-                "graphs": [graph.to_json() for graph in manifest.graphs],
-                "artifacts": [
-                    {
-                        "type": ref.type,
-                        "key": ref.key,
-                        "digest": ref.digest,
-                        "bytes": ref.size,
-                        "packed_bytes": snapshot.contents[ref.digest].packed_size,
-                        "cell": ref.cell,
-                        "function": ref.function,
-                        "maker": maker or None,
-                    }
-                    for ref, (maker, _) in zip(manifest.artifacts, authors(manifest.artifacts), strict=True)
-                ],
+                **{name: getattr(ref, name) for name in ("type", "key", "digest")},
+                "bytes": ref.size,
+                "packed_bytes": snapshot.contents[ref.digest].packed_size,
+                "cell": ref.cell,
+                "function": ref.function,
+                "maker": maker or None,
             }
-            for manifest in snapshot.manifests
+            for ref, (maker, _) in zip(manifest.artifacts, authors(manifest.artifacts), strict=True)
         ],
     }
 

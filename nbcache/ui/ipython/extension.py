@@ -154,7 +154,7 @@ class Extension:
 
         def look() -> None:
             with contextlib.suppress(NbcacheError):
-                parts.extend(self._verbs.planner.greeting())
+                parts.extend(self._verbs.greeting())
 
         self.session.attempt("reading what is stored of the notebook", look)
 

@@ -75,8 +75,8 @@ _MOST_ARRIVED = 10
 _TRUST = "%nbcache trust"
 
 
-class SnapshotVerbs:
-    """The verbs, for one session.
+class SnapshotVerbs(Planner):
+    """The verbs on the snapshots of the notebook that runs.
 
     `locate` returns the notebook's path, empty if it cannot be found; `foreseen` returns what is known of the
     environment before torch is imported.
@@ -85,11 +85,8 @@ class SnapshotVerbs:
     def __init__(
         self, session: Session, locate: Callable[[], str], foreseen: Callable[[], Environment | None]
     ) -> None:
-        self._session = session
+        super().__init__(session, foreseen, Sharing(session, foreseen, locate))
         self._locate = locate
-        self._foreseen = foreseen
-        self.sharing = Sharing(session, foreseen, locate)
-        """The snapshots that came along."""
         self._writing: threading.Thread | None = None
 
     # --- arrived snapshots ----------------------------------------------------------------------
@@ -137,7 +134,7 @@ class SnapshotVerbs:
     def _lines(self, received: list[Received]) -> list[str]:
         """Return a line for each version of a snapshot, of trusted signers first; of very many, some."""
         ordered = sorted(received, key=lambda version: not is_vouched(version.standing))
-        here, settings = self._session.environment or self._foreseen(), self._session.settings
+        here, settings = self._here(), self._session.settings
         known = (here, settings.trust, self._session.judge, self.sharing.cells)
         lines = [display.arrival_line(version, *known) for version in ordered[:_MOST_ARRIVED]]
         if (more := len(ordered) - _MOST_ARRIVED) > 0:
@@ -331,8 +328,6 @@ class KernelVerbs(SnapshotVerbs):
         self._cells = cells
         self._location = location
         self._problem = problem
-        self.planner = planner = Planner(session, bridge.foreseen, self.sharing)
-        self.plan, self.stats, self.timeline = planner.plan, planner.stats, planner.timeline
         session.connector = self.connect_to
         self._used: Settings | None = None
         """The settings by which this kernel has connected; those of the session may have changed since."""
@@ -679,10 +674,10 @@ class KernelVerbs(SnapshotVerbs):
         """Gather what has to be read from disks, or asked of others."""
         session = self._session
         notebook = session.notebook(timeout=_NOTEBOOK_SECONDS)
-        here = session.environment or self._foreseen()
+        here = self._here()
         shared = session.shared_client
         try:
-            plan, notes, problem = self.planner.planned(notebook)
+            plan, notes, problem = self.planned(notebook)
         except StoreError as error:
             plan, notes, problem = Plan((), 0), [], str(error)
         settings, torch_settings = self.setting_rows()

@@ -52,7 +52,7 @@ class Planner:
     ) -> None:
         self._session = session
         self._foreseen = foreseen
-        self._sharing = sharing
+        self.sharing = sharing
 
     def plan(self) -> Rendered:
         """Return what the next run of each cell will hit, and how long it will take."""
@@ -127,9 +127,9 @@ class Planner:
     def _restored(self, unfit: list[Unfit]) -> list[Place]:
         """Return what snapshots that came along hold, and fits; add to `unfit` those that do not."""
         places: list[Place] = []
-        self._sharing.looked(_LOOK_SECONDS)
+        self.sharing.looked(_LOOK_SECONDS)
         try:
-            snapshots = self._sharing.told()
+            snapshots = self.sharing.told()
         except NbcacheError as error:  # keys that cannot be read: nobody is trusted
             unfit.append(Unfit("snapshots", 0, (error.with_next_step(),)))
             return places
@@ -153,7 +153,7 @@ class Planner:
         if here is None:
             foreseen = self._foreseen()
             return [manifest for manifest in manifests if not self._differs(manifest, foreseen)]
-        return [] if fitting(manifests, here) is None else [usable(received, here, self._sharing.judge)[0]]
+        return [] if fitting(manifests, here) is None else [usable(received, here, self.sharing.judge)[0]]
 
     def _shared(self) -> list[Place]:
         """Return what others have published of the notebook, and fits."""
@@ -178,9 +178,9 @@ class Planner:
         for why, count in Counter(self._session.cache.refused().values()).items():
             yield Refusal(counted(count, "artifact"), why)
         try:
-            for error in self._sharing.problems():
+            for error in self.sharing.problems():
                 yield Refusal("a snapshot", error.what)
-            for stranger in self._sharing.strangers():
+            for stranger in self.sharing.strangers():
                 who = f"{short(stranger.fingerprint)} is not trusted (%nbcache trust)"
                 yield Refusal(stranger.received.name, who)
         except NbcacheError as error:  # keys that cannot be read: nothing is trusted
