@@ -51,8 +51,7 @@ from nbcache.snapshots.verify import receive
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_store
 from nbcache.ui.display.snapshots import arrival_line, snapshot_json, snapshot_lines
-from nbcache.ui.ipython.kernel_verbs import SnapshotVerbs, publication_lines
-from nbcache.ui.ipython.planning import Planner
+from nbcache.ui.ipython.kernel_verbs import Planner, SnapshotVerbs, publication_lines
 from nbcache.ui.terminal.parser import main
 from support.doctored import the_version
 from support.live_kernels import HERE, SECONDS, Kernel, kernels

@@ -197,7 +197,7 @@ class LiveLine:
 
     def _notice(self, message: Any) -> Any:
         """Note what the cell displays, and that it clears its output, just before the message is sent."""
-        kind, transient = message["msg_type"], message["content"].get("transient", {})
+        kind, transient = message["msg_type"], message.get("content", {}).get("transient", {})
         if kind == "clear_output":
             with self._held():
                 self._is_placed, self._text, self._has_output = False, "", True

@@ -122,7 +122,7 @@ class Magics:
         if len(bundle) > 1:
             _display(bundle, raw=True)  # type: ignore[no-untyped-call]
         else:
-            print(bundle["text/plain"])
+            write(bundle["text/plain"])
 
     def _restore(self, arguments: SimpleNamespace) -> list[str]:
         return self._verbs.restore(*arguments.words, ask=True)

@@ -78,14 +78,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _show(name: str, given: argparse.Namespace) -> int:
+def _show(name: str, parsed: argparse.Namespace) -> int:
     from nbcache.ui.terminal.commands import RUNS  # takes a while, and argparse's own errors need none of it
 
     settings = Settings.from_env(os.environ)
     log.show(settings.log)
-    arguments = {key: value for key, value in vars(given).items() if key not in ("run", "json")}
+    arguments = {key: value for key, value in vars(parsed).items() if key not in ("run", "json")}
     shown = RUNS[name](**arguments, settings=settings)
-    print(json.dumps(shown.data, indent=2) if given.json else shown.text)
+    print(json.dumps(shown.data, indent=2) if parsed.json else shown.text)
     return 0 if shown.ok else _FAILED
 
 

@@ -175,7 +175,7 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
 
 def restore(source: str, settings: Settings) -> Shown:
     """Put what fits here of the trusted snapshots at `source` into the local store, for the next kernel."""
-    baseline = chosen(settings.portable)
+    baseline, judge = chosen(settings.portable), judge_of(settings)
     restored: list[SnapshotRestored] = []
     lines: list[str] = []
     problems: list[NbcacheError] = []
@@ -183,13 +183,12 @@ def restore(source: str, settings: Settings) -> Shown:
         artifacts = ArtifactStore(store)
         for received in received_from(source, settings):
             try:
-                where = received.where
                 packed = received.unlock(settings.trust)
                 here = needed_environment("a snapshot", baseline)
                 name = baseline_for(received.snapshot.manifests, here) if baseline is None else None
                 if name is not None:
                     here = needed_environment("a snapshot", chosen(name))
-                manifest, wrong = usable(received, here, judge_of(settings))
+                manifest, wrong = usable(received, here, judge)
             except NbcacheError as error:
                 problems.append(error)
                 continue
@@ -197,18 +196,17 @@ def restore(source: str, settings: Settings) -> Shown:
             for ref in refs:
                 artifacts.adopt(here.digest, ref, packed[ref.digest])
             artifacts.save_manifest(replace(manifest, environment=here, notebook="", artifacts=tuple(refs)))
-            graphs, count = len(manifest.graphs), len(manifest.digests)
-            restored.append(SnapshotRestored(where, graphs, count))
-            counts = f"{counted(graphs, 'graph')}, {counted(count, 'artifact')}"
+            done = SnapshotRestored(received.where, len(manifest.graphs), len(manifest.digests))
+            restored.append(done)
+            counts = f"{counted(done.graphs, 'graph')}, {counted(done.artifacts, 'artifact')}"
             used_by = f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""
-            lines.append(f"{one_line(where)}: restored {counts}{used_by}")
-            lines += [f"  {why}" for why, _ in display.left_out(received, settings.trust, judge_of(settings))]
+            lines.append(f"{one_line(done.where)}: restored {counts}{used_by}")
+            lines += [f"  {why}" for why, _ in display.left_out(received, settings.trust, judge)]
             lines += [f"  part of it is not used: {error}" for error in wrong]
         artifacts.evict(settings.max_bytes)
     if problems and not restored:
         raise problems[0]
-    for problem in problems:
-        lines += problem.diagnostics()
+    lines += [line for problem in problems for line in problem.diagnostics()]
     return Shown(lines, [*map(asdict, restored)])
 
 
@@ -349,16 +347,12 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
             raise problems[0]
     bundled = [artifact for artifact in artifacts if mega.is_held(artifact)]
     if not bundled:
-        raise SnapshotError(
-            "there is nothing for a bundle: no graph there fits this machine",
-            where=source or str(settings.dir),
-        )
+        nothing = "there is nothing for a bundle: no graph there fits this machine"
+        raise SnapshotError(nothing, where=source or str(settings.dir))
     data = mega.encode_bundle(bundled)
     update(file, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
-    return Shown(
-        [f"{file}: {counted(len(bundled), 'artifact')}, {size(len(data))}"],
-        {"path": str(file), "artifacts": len(bundled), "bytes": len(data)},
-    )
+    line = f"{file}: {counted(len(bundled), 'artifact')}, {size(len(data))}"
+    return Shown([line], {"path": str(file), "artifacts": len(bundled), "bytes": len(data)})
 
 
 def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings) -> Shown:
@@ -370,25 +364,25 @@ def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings
         error.where = str(file)
         raise
     sound = [artifact for artifact in artifacts if mega.is_held(artifact)]
-    usable_here = [artifact for artifact in sound if assume_same_cpu or not mega.holds_cpu_code(artifact)]
-    if usable_here and not yes:
+    taken = [artifact for artifact in sound if assume_same_cpu or not mega.holds_cpu_code(artifact)]
+    if taken and not yes:
         agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
     stored = ArtifactStore(DirectoryStore(settings.dir))
     refs = []
-    for artifact in usable_here:
+    for artifact in taken:
         refs.append(stored.put(here.digest, artifact))
         if artifact.type == "inductor" and mega.holds_cpu_code(artifact):
             stored.put(here.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
     if refs:
         stored.save_manifest(Manifest(here, "", tuple(refs)))
-    lines = [f"{file}: {counted(len(usable_here), 'artifact')} stored for this machine"]
-    if left := len(sound) - len(usable_here):
+    left, refused = len(sound) - len(taken), len(artifacts) - len(sound)
+    lines = [f"{file}: {counted(len(taken), 'artifact')} stored for this machine"]
+    if left:
         lines.append(
             f"{counted(left, 'artifact')} left alone: CPU code, and a bundle does not tell for which CPU. "
             "If it was made on this one, or one just like it: --assume-same-cpu"
         )
-    if refused := len(artifacts) - len(sound):
-        lines.append(
-            f"{counted(refused, 'artifact')} refused: torch makes none of that type, or with such a key"
-        )
-    return Shown(lines, {"stored": len(usable_here), "left": left, "refused": refused}, ok=bool(usable_here))
+    if refused:
+        unknown = "torch makes none of that type, or with such a key"
+        lines.append(f"{counted(refused, 'artifact')} refused: {unknown}")
+    return Shown(lines, {"stored": len(taken), "left": left, "refused": refused}, ok=bool(taken))
