@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,6 +96,10 @@ class Cells:
         self._running: list[_Running] = []
         """The running cells, outermost first: more than one where a cell runs another."""
         self._to_number = False
+        self.began = time.monotonic()
+        """The time at which the running cell began."""
+        self.waiting: list[Callable[[], None]] = []
+        """Actions for the end of the running cell."""
         self._scope = contextlib.ExitStack()
         """The switches of the running cell: device, defaults of torch.compile."""
 
@@ -143,7 +148,7 @@ class Cells:
             self._session.program.note_cell(info.raw_cell, getattr(info, "cell_id", None))
         if len(self._running) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
             return
-        self._to_number = info.store_history
+        self._to_number, self.began = info.store_history, time.monotonic()
         self._session.begin_cell(Cell.of(info.raw_cell, None))
         settings, is_kernel = self._session.settings, getattr(self._shell, "kernel", None) is not None
         if is_kernel and settings.live and settings.report != "never":

@@ -141,13 +141,16 @@ class Extension:
 
     def _begin_cell(self, info: Any) -> None:
         self._cells.before(info)
-        self._magics.before()
+        self._magics.draw()
 
     def _end_cell(self, result: Any) -> None:
         try:
             self._cells.after(result)
         finally:
-            self._magics.after()
+            if not self._cells.are_running:
+                while self._cells.waiting:
+                    self._cells.waiting.pop(0)()
+                self._magics.draw(facts=True)
 
     def _look(self, parts: list[str]) -> None:
         """Add what is stored of the notebook; a store that fails says so elsewhere."""

@@ -551,9 +551,6 @@ class KernelVerbs(SnapshotVerbs):
         """The settings by which this kernel has connected; those of the session may have changed since."""
         self._handed_over: list[str] = []
         """The lines that a colleague pastes to have what was shared last."""
-        self._began = time.monotonic()
-        self._waiting: list[Callable[[], None]] = []
-        """Actions for the end of the running cell."""
 
     # --- reports --------------------------------------------------------------------------------
 
@@ -852,25 +849,13 @@ class KernelVerbs(SnapshotVerbs):
 
     # --- panels ---------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Note that a cell begins."""
-        self._began = time.monotonic()
-
-    def end(self) -> bool:
-        """Do what waited, once no cell runs; return False if one still does."""
-        if self._cells.are_running:
-            return False
-        while self._waiting:
-            self._waiting.pop(0)()
-        return True
-
     def later(self, action: Callable[[], None]) -> str:
         """Call `action` when the running cell has ended; return that cell, empty if none runs.
 
         Most kernels have a button wait by themselves. Some call it on a thread, while the cell goes on.
         """
         if self._cells.are_running:
-            self._waiting.append(action)
+            self._cells.waiting.append(action)
             cell = self._session.cell
             return cell.label if cell else "the running cell"
         action()
@@ -884,7 +869,7 @@ class KernelVerbs(SnapshotVerbs):
             session.graphs,
             session.activity() if cell else None,
             cell.label if cell else "",
-            time.monotonic() - self._began,
+            time.monotonic() - self._cells.began,
             () if shared is None else tuple(shared_parts(shared.level.figures())),
         )
 

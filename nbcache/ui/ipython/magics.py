@@ -197,16 +197,10 @@ class Magics:
         else:
             write("nbcache: " + "\n\n".join(lines))
 
-    def before(self) -> None:
-        """Follow a cell that has begun."""
-        self._verbs.begin()
-        for panel in self._open.values():
-            panel.ask()
-
-    def after(self) -> None:
-        """Draw what a cell has left, and do what waited for its end."""
-        for panel in [*self._open.values()] if self._verbs.end() else []:
-            panel.ask(facts=True)
+    def draw(self, *, facts: bool = False) -> None:
+        """Have the open panels drawn; with `facts`, gather those as well."""
+        for panel in [*self._open.values()]:
+            panel.ask(facts=facts)
 
     def close(self) -> None:
         """Leave all panels as static HTML."""
