@@ -21,9 +21,9 @@ from nbcache.core.trust import spelled
 from nbcache.explain.plan import Plan
 from nbcache.explain.timeline import CellTimes, KernelRun, Lost, Timeline
 from nbcache.explain.why import Why, explain
-from nbcache.ui.display.graph import render_graph
 from nbcache.ui.display.panel import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
 from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.reports import render_graph
 from nbcache.ui.display.timeline import render_timeline
 from nbcache.ui.display.words import SettingRow, StoreFigures
 from nbcache.ui.ipython import panel as panel_module

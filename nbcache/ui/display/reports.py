@@ -1,24 +1,161 @@
-"""Show the report of a cell, the session, settings, checks and the live line."""
+"""Show graphs, why they missed, the report of a cell, the session, settings, checks and the live line."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from nbcache.core.reports import Activity, CellReport
-from nbcache.core.text import DOT, NOTHING, counted, one_line
+from nbcache.core.reports import Activity, CellReport, GraphContents, GraphRecord
+from nbcache.core.text import DOT, NOTHING, counted, one_line, printable, size
 from nbcache.explain.stats import tally
+from nbcache.explain.why import Why
 from nbcache.kernel.prewarming import Prewarming
+from nbcache.kernel.reasons import NOT_STORED
 from nbcache.shared.level import SharedFigures
 from nbcache.ui.display import document as doc
 from nbcache.ui.display import words
-from nbcache.ui.display.document import badge, faint, line
-from nbcache.ui.display.graph import graph_blocks
+from nbcache.ui.display.document import badge, code, faint, labelled, line
 from nbcache.ui.display.html import to_html
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.stats import reason_table
 from nbcache.ui.display.words import BAR, Check, CheckState, SettingRow, StoreFigures, activity_parts, totals
+
+_SHORT = 100
+"""Characters of a reason that the HTML table shows; the details have all of it."""
+_MOST_LINES, _LONGEST_LINE = 400, 400
+"""Lines of code that are shown, and characters of each."""
+_COLUMNS = (
+    *map(doc.Column, ("function", "graph", "outcome", "from")),
+    *(doc.Column(title, doc.Wrap.NUMBER) for title in ("time", "saved", "ops")),
+    doc.Column("kernels"),
+)
+
+
+def graph_blocks(graphs: Sequence[GraphRecord]) -> list[doc.Block]:
+    """Return graphs as a table, and, folded in HTML, all details of each."""
+    if not graphs:
+        return []
+    rows = [
+        doc.Row(
+            [
+                [code(graph.function, 40), faint(words.short_location(graph), 30)],
+                [graph.compile_id, faint(graph.direction.value)],
+                badge(graph.outcome.value),
+                doc.Span(words.source(graph), limit=32),
+                words.taken(graph),
+                words.saved(graph),
+                NOTHING if graph.operators is None else str(graph.operators),
+                words.kernels(graph),
+            ],
+            [labelled(label, text, limit=_SHORT) for label, text in words.explanations(graph)],
+        )
+        for graph in graphs
+    ]
+    few = len(graphs) <= 3
+    details = [
+        doc.Folded(line(code(graph.function, 60), _id(graph)), detail(Why(graph)), is_open=few)
+        for graph in graphs
+    ]
+    return [
+        doc.Table(_COLUMNS, rows, notes="reason"),
+        doc.Folded(line(faint("details")), details, in_text=doc.InText.NOTHING),
+    ]
+
+
+def detail(why: Why, contents: GraphContents | None = None) -> list[doc.Block]:
+    """Return everything that is known of a graph; `contents` has its guards and code."""
+    blocks = [*_why_lines(why), *_facts(why.graph)]
+    return blocks if contents is None else [*blocks, *_contents(why.graph, contents)]
+
+
+def render_graph(why: Why, contents: GraphContents) -> Rendered:
+    """Return a graph whole."""
+    graph = why.graph
+    data = {**why.to_json(), **contents.to_json(), "code_path": graph.code_path or None}
+    head = doc.Title(
+        f"{graph.function} {words.short_location(graph)} {_id(graph)}",
+        [badge(graph.outcome.value, _outcome(graph)), words.taken(graph)],
+    )
+    return render([head, *detail(why, contents)], data, "graph")
+
+
+def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "") -> Rendered:
+    """Return the reasons of graphs, and the notices; `remark` names them, or says why there is none."""
+    parts = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
+    blocks: list[doc.Block] = [doc.Title("nbcache why", parts)]
+    for row in rows:
+        graph, place = row.graph, words.short_location(row.graph)
+        outcome = badge(graph.outcome.value, DOT.join([_outcome(graph), words.taken(graph)]))
+        blocks.append(line(code(f"{graph.function} {place}"), faint(f"{_id(graph)}:"), outcome))
+        blocks += _why_lines(row, level=1)
+    blocks += [line(notice, mark=doc.Mark.NOTICE) for notice in notices]
+    data = {"graphs": [row.to_json() for row in rows], "notices": list(notices)}
+    return render(blocks, data, "why")
+
+
+def graph_line(graph: GraphRecord) -> doc.Line:
+    """Return a graph on one line, for a section that opens to its details."""
+    outcome, saved, source = graph.outcome.value, words.saved(graph), words.source(graph)
+    facts = [words.taken(graph)]
+    facts += [f"saved {saved}"] if saved != NOTHING else []
+    facts += [source] if source != NOTHING else []
+    reasons = words.explanations(graph)
+    facts += [text if label == outcome else f"{label}: {text}" for label, text in reasons]
+    name = [code(graph.function, 40), faint(words.short_location(graph), 30), faint(_id(graph))]
+    return line(*name, badge(outcome), doc.Span(DOT.join(facts), limit=160))
+
+
+def _outcome(graph: GraphRecord) -> str:
+    origin = f" from {words.source(graph)}" if graph.level is not None else ""
+    return f"{graph.outcome.value}{origin}"
+
+
+def _id(graph: GraphRecord) -> str:
+    return f"{graph.compile_id} {graph.direction.value}"
+
+
+def _why_lines(why: Why, level: int = 0) -> Iterator[doc.Block]:
+    """Yield the reasons of a graph, and the next step."""
+    explanation = why.explanation
+    clause = None if explanation is None else explanation.clause()  # the differences below say more
+    for label, text in words.explanations(why.graph):
+        if text != f"{NOT_STORED}{clause}":
+            yield labelled(label, text.removesuffix(f"; {clause}"), doc.Style.WHOLE, level)
+        if label == "recompile" and why.meter:
+            yield labelled("so far", why.meter, level=level)
+        if label == "graph break" and why.cost:
+            yield labelled("cost", why.cost, level=level)
+    for difference in () if explanation is None else explanation.differences:
+        yield labelled("differs", difference.words(), level=level)
+    if why.action:
+        yield labelled("next", why.action, level=level)
+
+
+def _facts(graph: GraphRecord) -> Iterator[doc.Block]:
+    artifacts = DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items())
+    operators = "" if graph.operators is None else str(graph.operators)
+    plain = (("time", words.phases(graph)), ("artifacts", artifacts), ("operators", operators))
+    paths = (("key", graph.key or ""), ("defined", graph.location))
+    for facts, style in ((plain, doc.Style.PLAIN), (paths, doc.Style.PATH)):
+        yield from (labelled(label, text, style) for label, text in facts if text)
+
+
+def _contents(graph: GraphRecord, contents: GraphContents) -> Iterator[doc.Block]:
+    if contents.no_guards:
+        yield labelled("guards", contents.no_guards)
+    else:
+        head = labelled("guards", f"{len(contents.guards)}, all of which hold when torch runs this graph")
+        yield doc.Folded(head, [doc.Code(contents.guards, is_python=False)])
+    if contents.no_code:
+        yield labelled("generated code", contents.no_code)
+        return
+    every = contents.code.splitlines()
+    lines = [printable(line.expandtabs(4))[:_LONGEST_LINE] for line in every[:_MOST_LINES]]
+    count = counted(len(every), "line")
+    count = f"the first {len(lines)} of {count}" if len(every) > len(lines) else count
+    facts = DOT.join(filter(None, [count, size(len(contents.code.encode())), graph.code_path]))
+    yield doc.Folded(line(faint("generated code:"), faint(one_line(facts))), [doc.Code(lines)])
 
 
 def render_report(report: CellReport, *, stored: bool = True, why: str = "") -> Rendered:
