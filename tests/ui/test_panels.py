@@ -24,7 +24,7 @@ from nbcache.explain.why import Why, explain
 from nbcache.ui.display.panel import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_graph
-from nbcache.ui.display.timeline import render_timeline
+from nbcache.ui.display.stats import render_timeline
 from nbcache.ui.display.words import SettingRow, StoreFigures
 from nbcache.ui.ipython import panel as panel_module
 from nbcache.ui.ipython.panel import Panel, Refresher

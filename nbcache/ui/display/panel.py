@@ -16,10 +16,9 @@ from nbcache.explain.stats import tally
 from nbcache.explain.why import explain
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
-from nbcache.ui.display.plan import plan_blocks, plan_parts
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.reports import detail, graph_line, settings_blocks
-from nbcache.ui.display.stats import tally_tables
+from nbcache.ui.display.stats import plan_blocks, plan_parts, tally_tables
 from nbcache.ui.display.words import BAR, SettingRow, StoreFigures, activity_parts, store_parts, totals
 
 SECTIONS = ("next", "graphs", "levels", "people", "snapshot", "settings", "space")

@@ -55,12 +55,10 @@ from nbcache.torch_bridge.contents import contents_of
 from nbcache.ui import doctor
 from nbcache.ui.display import panel as pages
 from nbcache.ui.display import snapshots as display
-from nbcache.ui.display.plan import plan_parts, render_plan
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_checks, render_graph, render_settings, render_status, render_why
 from nbcache.ui.display.snapshots import COMPARE, MEANS
-from nbcache.ui.display.stats import render_stats
-from nbcache.ui.display.timeline import render_timeline
+from nbcache.ui.display.stats import plan_parts, render_plan, render_stats, render_timeline
 from nbcache.ui.display.words import SettingRow, StoreFigures, shared_parts, store_parts
 from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.locate import Location
