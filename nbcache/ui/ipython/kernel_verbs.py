@@ -62,9 +62,8 @@ from nbcache.ui.display.stats import plan_parts, render_plan, render_stats, rend
 from nbcache.ui.display.words import SettingRow, StoreFigures, shared_parts, store_parts
 from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.locate import Location
-from nbcache.ui.terminal import signers
+from nbcache.ui.terminal import snapshots as commands
 from nbcache.ui.terminal.shown import Shown, cell_titles, write
-from nbcache.ui.terminal.snapshots import verify
 
 _WAIT_SECONDS = 60.0
 """The longest wait of `%nbcache flush`."""
@@ -660,11 +659,11 @@ class KernelVerbs(SnapshotVerbs):
 
     def verified(self, source: str = "") -> Shown:
         """Check the snapshots at `source` in full, by default those of this notebook."""
-        return verify(source or str(self.sharing.of_notebook()), self._session.settings)
+        return commands.verify(source or str(self.sharing.of_notebook()), self._session.settings)
 
     def trust(self, signer: str, name: str) -> list[str]:
         """Trust a signer, use their snapshots that came along, and return the lines that say so."""
-        done = signers.trust("add", signer, name, self._session.settings)
+        done = commands.trust("add", signer, name, self._session.settings)
         self.trusted(done.data["fingerprint"], done.data["name"])
         return done.lines
 

@@ -24,7 +24,7 @@ from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
 from nbcache.ui.ipython.diagnose_magic import diagnosed
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs, confirmed
-from nbcache.ui.terminal import signers
+from nbcache.ui.terminal import snapshots as commands
 from nbcache.ui.terminal.shown import write
 from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_of
 
@@ -144,7 +144,7 @@ class Magics:
                 return None
             write("nbcache: nothing came along whose signer is not trusted\n")
         if action in ("", "list") and not signer:
-            write(signers.signers(settings).text)
+            write(commands.signers(settings).text)
             return None
         if action not in ("add", "remove", "show", "ignore") or not signer:
             raise UsageError(usage("trust"))
@@ -152,7 +152,7 @@ class Magics:
             return self._verbs.trust(signer[0], name)
         if action == "ignore":
             return self._verbs.ignore(signer[0])
-        return signers.trust(action, signer[0], name, settings).lines
+        return commands.trust(action, signer[0], name, settings).lines
 
     def _clear(self, arguments: SimpleNamespace) -> list[str]:
         if not arguments.all:

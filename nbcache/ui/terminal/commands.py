@@ -24,7 +24,7 @@ from nbcache.ui.display.reports import render_checks
 from nbcache.ui.display.words import CheckState, missed_lines
 from nbcache.ui.doctor import in_terminal
 from nbcache.ui.locate import opened_by
-from nbcache.ui.terminal import headless, signers, snapshots
+from nbcache.ui.terminal import headless, snapshots
 from nbcache.ui.terminal.shown import Shown, is_snapshot, say
 
 _LONGEST_NOTICE = 600
@@ -239,7 +239,7 @@ RUNS: Mapping[str, Callable[..., Shown]] = {
     "warm": warm,
     "run": run,
     "doctor": doctor,
-    "trust": signers.trust,
+    "trust": snapshots.trust,
     "kernel": kernel,
 }
 """Each takes the arguments of its form in the table of verbs by their names, and the settings."""
