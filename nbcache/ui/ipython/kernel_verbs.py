@@ -69,26 +69,20 @@ _WAIT_SECONDS = 60.0
 """The longest wait of `%nbcache flush`."""
 _NOTEBOOK_SECONDS = 1.0
 """The longest wait of a panel for the notebook's place."""
-_MOST_NAMED = 8
-"""Functions that are named if the one asked for is none of them."""
-_MOST_SHOWN = 5
-_MOST_MAKERS = 3
+_MOST_NAMED, _MOST_SHOWN, _MOST_MAKERS = 8, 5, 3
+"""Functions that are named if the one asked for is none of them, publications, and others in each."""
 _MAX_OUTPUT_BYTES = 5 * 10**6
 """The longest snapshot that is put into an output: longer ones freeze the page for seconds."""
 _LOOK_SECONDS = 0.5
-"""The longest wait of `%load_ext nbcache` for the search for snapshots, in which servers are asked."""
+"""The longest wait for the search for snapshots, in which servers are asked."""
 _MOST_ARRIVED = 10
 """Versions of snapshots, and signers, that loading names and asks for: a file may hold very many."""
 _TRUST = "%nbcache trust"
 _FLUSH_SECONDS = 5.0
-_FIND_SECONDS = 0.5
-"""The longest wait for the search for the notebook's snapshots."""
 _GREETING_SECONDS = 2.0
 """The longest wait of the greeting for the notebook; loading waits much less for the greeting."""
 _MOST_AT_ONCE = 2 << 20
 """Bytes of a notebook that is read while the extension loads: parsing 2 MB takes some 20 ms."""
-_NAME = 60
-"""Characters of the notebook's name in the greeting."""
 
 
 class Planner:
@@ -174,7 +168,7 @@ class Planner:
     def _restored(self, unfit: list[Unfit]) -> list[Place]:
         """Return what snapshots that came along hold, and fits; add to `unfit` those that do not."""
         places: list[Place] = []
-        self.sharing.looked(_FIND_SECONDS)
+        self.sharing.looked(_LOOK_SECONDS)
         try:
             snapshots = self.sharing.told()
         except NbcacheError as error:  # keys that cannot be read: nobody is trusted
@@ -237,7 +231,7 @@ class Planner:
         """Return what is stored of the notebook, and what that saves; StoreError if the store fails."""
         notebook = self._session.notebook(timeout=_GREETING_SECONDS)
         places, unfit = self._stored(notebook)
-        of = f" of {one_line(os.path.basename(notebook), _NAME)}" if notebook else ""
+        of = f" of {one_line(os.path.basename(notebook), 60)}" if notebook else ""
         runs = self._session.artifacts.history.read(notebook)
         manifests = [place.manifest for place in places]
         graphs: tuple[GraphSummary, ...] = ()
