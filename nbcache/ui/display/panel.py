@@ -21,17 +21,8 @@ from nbcache.ui.display.reports import detail, graph_line, settings_blocks
 from nbcache.ui.display.stats import plan_blocks, plan_parts, tally_tables
 from nbcache.ui.display.words import BAR, SettingRow, StoreFigures, activity_parts, store_parts, totals
 
-SECTIONS = ("next", "graphs", "levels", "people", "snapshot", "settings", "space")
+SECTIONS = ("next run", "graphs", "levels", "people", "snapshot", "settings", "space")
 """The sections of a whole panel, in order."""
-TITLES = {
-    "next": "NEXT RUN",
-    "graphs": "GRAPHS",
-    "levels": "LEVELS",
-    "people": "PEOPLE",
-    "snapshot": "SNAPSHOT",
-    "settings": "SETTINGS",
-    "space": "SPACE",
-}
 OPEN = ("graphs", "people", "snapshot")
 """Sections that are open from the start."""
 _BEING_READ = "being read"
@@ -123,7 +114,7 @@ def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, 
     blocks = [*head_blocks(facts, "nbcache panel"), line(state, style=doc.Style.FAINT)]
     for name in sections:
         words, inner = section(name, facts, now)
-        blocks.append(doc.Folded(doc.Title(TITLES[name], words), inner, name in OPEN))
+        blocks.append(doc.Folded(doc.Title(name.upper(), words), inner, name in OPEN))
     return render(blocks)
 
 
@@ -244,7 +235,7 @@ def _space(facts: Facts, now: Now) -> _Section:
 
 
 _SECTIONS: Mapping[str, Callable[[Facts, Now], _Section]] = {
-    "next": _plan,
+    "next run": _plan,
     "graphs": _graphs,
     "levels": _levels,
     "people": _people,
@@ -252,5 +243,5 @@ _SECTIONS: Mapping[str, Callable[[Facts, Now], _Section]] = {
     "settings": _settings,
     "space": _space,
 }
-_OF_FACTS = ("next", "snapshot", "settings", "space")
+_OF_FACTS = ("next run", "snapshot", "settings", "space")
 """Sections of which nothing is known before facts were read."""

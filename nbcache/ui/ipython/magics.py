@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PANELS = {
     "panel": SECTIONS,
-    "graphs": ("next", "graphs", "levels"),
+    "graphs": ("next run", "graphs", "levels"),
     "sharing": ("people", "snapshot"),
     "settings": ("settings",),
     "space": ("space",),

@@ -7,7 +7,7 @@ import contextvars
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -249,8 +249,8 @@ class Panel:
         ]
         refresh = button("refresh", "%nbcache panel", "read all of it again", partial(self.ask, facts=True))
         self._sections = [_SECTIONS.get(name, Section)(self, name) for name in names]
-        top = widgets.HBox([self._head, row([*shown, refresh])], layout={"flex_flow": "row wrap"})
-        top.layout.justify_content = "space-between"
+        layout = {"flex_flow": "row wrap", "justify_content": "space-between"}
+        top = widgets.HBox([self._head, row([*shown, refresh])], layout=layout)
         boxes = [section.box for section in self._sections]
         self.root = widgets.VBox([top, self._live, self._answer, *boxes])
         self.root.add_class(f"{_LIVE}{self._ident}")
@@ -392,16 +392,12 @@ class Panel:
             for part in before:
                 close_all(part)
 
-    def _buttons(self, question: _Question | None) -> list[Any]:
-        close = button("close", "", "close what is shown here", partial(self._say, ""))
-        if question is None:
-            return [close]
-        yes, no = (partial(self._take_answer, question, answer) for answer in (True, False))
-        return [
-            button("yes", "", "do what is shown", yes, style="danger"),
-            button("no", "", "do nothing", no),
-            close,
-        ]
+    def _buttons(self, question: _Question | None) -> Iterator[Any]:
+        if question is not None:
+            yes, no = (partial(self._take_answer, question, answer) for answer in (True, False))
+            yield button("yes", "", "do what is shown", yes, style="danger")
+            yield button("no", "", "do nothing", no)
+        yield button("close", "", "close what is shown here", partial(self._say, ""))
 
     def _take_answer(self, question: _Question, yes: bool) -> None:
         with self._lock:
@@ -443,7 +439,7 @@ class Section:
     def draw(self, facts: Facts, now: Now) -> None:
         """Show the section, and in its title what is in it."""
         words, blocks = pages.section(self._name, facts, now)
-        title = doc.Span(pages.TITLES[self._name], doc.Style.BOLD)
+        title = doc.Span(self._name.upper(), doc.Style.BOLD)
         draw(self._line, [line(title, faint(DOT.join(words)))])
         draw(self._content, blocks)
 
@@ -457,7 +453,7 @@ class Section:
     def _set(self) -> None:
         show(self._body, self._is_open)
         self._toggle.icon = "caret-down" if self._is_open else "caret-right"
-        self._toggle.tooltip = f"{'close' if self._is_open else 'open'} {pages.TITLES[self._name].lower()}"
+        self._toggle.tooltip = f"{'close' if self._is_open else 'open'} {self._name}"
 
 
 class _Graphs(Section):

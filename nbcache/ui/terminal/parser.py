@@ -31,25 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         try:
-            status = _run(arguments)
+            parsed = _parser().parse_args(arguments)
+            return int(parsed.run(parsed))
         finally:
             sys.stdout.flush()  # here, and not when Python ends, where it is too late to catch anything
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed in the end
         return _NOBODY_READS
-    return status
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    try:
-        given = _parser().parse_args(arguments)
-        status = given.run(given)
     except NbcacheError as error:
         print(clean("\n".join(error.diagnostics())), file=sys.stderr)
         return _USAGE if isinstance(error, ConfigError) else _FAILED
     except KeyboardInterrupt:
         return 130
-    return int(status)
 
 
 class _Parser(argparse.ArgumentParser):
