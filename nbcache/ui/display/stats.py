@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nbcache.core.model import Level
 from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, percent, size
-from nbcache.explain.plan import CellPlan, Plan, Unfit, Verdict
+from nbcache.explain.plan import CellPlan, Plan, Verdict
 from nbcache.explain.stats import Fate, Lifetime, Stats, StoredGraph, Tally
 from nbcache.explain.timeline import OUTSIDE, CellTimes, Timeline
 from nbcache.ui.display import document as doc
@@ -161,15 +161,13 @@ def tally_tables(tally: Tally) -> list[doc.Block]:
 
 def reason_table(tally: Tally) -> list[doc.Block]:
     """Return why graphs did not hit."""
-    reasons = [
-        (str(reason.graphs), duration(reason.seconds), reason.reason)
-        for reason in tally.reasons[:_MOST_REASONS]
-    ]
-    if more := tally.reasons[_MOST_REASONS:]:
-        seconds = duration(sum(reason.seconds for reason in more))
+    first, more = tally.reasons[:_MOST_REASONS], tally.reasons[_MOST_REASONS:]
+    rows = [(str(reason.graphs), duration(reason.seconds), reason.reason) for reason in first]
+    if more:
+        graphs, seconds = (sum(getattr(reason, name) for reason in more) for name in ("graphs", "seconds"))
         others = f"{counted(len(more), 'other reason')} (--json has all)"
-        reasons.append((str(sum(reason.graphs for reason in more)), seconds, others))
-    return _table(("graphs", "time", "not hit because"), reasons)
+        rows.append((str(graphs), duration(seconds), others))
+    return _table(("graphs", "time", "not hit because"), rows)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Block]:
@@ -204,15 +202,9 @@ def plan_blocks(plan: Plan, notes: Sequence[str] = ()) -> list[doc.Block]:
         blocks += [doc.Table(columns, list(map(_row, plan.cells))), doc.GAP]
     blocks += [line(text, style=doc.Style.FAINT) for text in (*notes, *_remarks(plan))]
     for unfit in plan.unfit[:_MOST_UNFIT]:
-        blocks += [doc.GAP, line(_unfit(unfit)), doc.Code(unfit.lines, is_python=False)]
+        whose = f"not used: {counted(unfit.graphs, 'graph')} of {one_line(unfit.name, 60)}"
+        blocks += [doc.GAP, line(whose), doc.Code(unfit.lines, is_python=False)]
     return blocks
-
-
-def _edited_part(plan: Plan) -> str:
-    """Return in words how many cells were edited since; empty where none was."""
-    if not plan.edited:
-        return ""
-    return f"{counted(plan.edited, 'cell')} {'was' if plan.edited == 1 else 'were'} edited since"
 
 
 def plan_parts(plan: Plan) -> list[str]:
@@ -220,7 +212,8 @@ def plan_parts(plan: Plan) -> list[str]:
     if not plan.graphs:
         return ["nothing that this notebook has compiled is known here"]
     parts = [f"{plan.hits} of {counted(plan.graphs, 'graph')} expected to hit"]
-    parts += [_edited_part(plan)] if plan.edited else []
+    if plan.edited:
+        parts.append(f"{counted(plan.edited, 'cell')} {'was' if plan.edited == 1 else 'were'} edited since")
     cold, restored = plan.cold_seconds, plan.expected_seconds
     if cold is not None and restored is not None and plan.hits:
         most = "at most about" if plan.edited else "about"
@@ -274,10 +267,6 @@ def _remarks(plan: Plan) -> list[str]:
     return remarks
 
 
-def _unfit(unfit: Unfit) -> str:
-    return f"not used: {counted(unfit.graphs, 'graph')} of {one_line(unfit.name, 60)}"
-
-
 # --- the timeline -----------------------------------------------------------------------------------
 
 
@@ -320,17 +309,12 @@ def _lost(timeline: Timeline) -> list[doc.Block]:
 def _kernels(timeline: Timeline, now: float | None) -> list[doc.Block]:
     """Return how many graphs each kernel hit, newest first."""
     at = time.time() if now is None else now
-    columns = [doc.Column("kernel"), doc.Column("hits"), doc.Column("time", doc.Wrap.NUMBER)]
-    columns.append(doc.Column(""))
-    rows: list[list[doc.Cell]] = [
-        [
-            "this one" if run.is_now else ago(at - run.time),
-            f"{run.hits} of {counted(run.graphs, 'graph')}",
-            duration(run.seconds),
-            doc.Meter(run.hits, run.graphs),
-        ]
-        for run in timeline.kernels
-    ]
+    columns = [doc.Column("kernel"), doc.Column("hits"), doc.Column("time", doc.Wrap.NUMBER), doc.Column("")]
+    rows: list[list[doc.Cell]] = []
+    for run in timeline.kernels:
+        began = "this one" if run.is_now else ago(at - run.time)
+        hits = f"{run.hits} of {counted(run.graphs, 'graph')}"
+        rows.append([began, hits, duration(run.seconds), doc.Meter(run.hits, run.graphs)])
     return [doc.Table(columns, rows)] if rows else []
 
 

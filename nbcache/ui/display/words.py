@@ -6,7 +6,7 @@ import enum
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nbcache.core.model import Level, Outcome
@@ -78,12 +78,7 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         """Return the check as JSON values, by the names that docs/json.md documents."""
-        return {
-            "name": self.name,
-            "state": self.state.value,
-            "found": self.found,
-            "next_step": self.next_step or None,
-        }
+        return asdict(self) | {"next_step": self.next_step or None}
 
 
 def store_parts(store: StoreFigures) -> list[str]:
@@ -106,15 +101,12 @@ def shared_parts(shared: SharedFigures | None) -> list[str]:
 
 def prewarming_parts(prewarming: Prewarming) -> list[str]:
     """Return in words how far prewarming is; nothing where it has not begun."""
-    if not prewarming.slices:
+    if not (slices := prewarming.slices):
         return []
-    done = sum(each.seconds for each in prewarming.slices)
-    longest = max(prewarming.slices, key=lambda each: each.seconds)
-    return [
-        "prewarmed" if prewarming.state == "done" else f"prewarming ({prewarming.state})",
-        f"{duration(done)} of idle time in {counted(len(prewarming.slices), 'slice')}",
-        f"longest {duration(longest.seconds)} ({longest.name})",
-    ]
+    seconds, longest = sum(piece.seconds for piece in slices), max(slices, key=lambda piece: piece.seconds)
+    idle = f"{duration(seconds)} of idle time in {counted(len(slices), 'slice')}"
+    state = "prewarmed" if prewarming.state == "done" else f"prewarming ({prewarming.state})"
+    return [state, idle, f"longest {duration(longest.seconds)} ({longest.name})"]
 
 
 def activity_parts(now: Activity, bar: tuple[str, str] = ("#", "-")) -> list[str]:
@@ -250,9 +242,8 @@ def missed_lines(graphs: Sequence[Mapping[str, Any]], when: str = "") -> list[st
         return []
     names = []
     for graph in graphs[:_MOST_MISSED]:
-        count = graph["execution_count"]
-        cell = "" if count is None else f"In[{count}] "
+        cell = "" if (count := graph["execution_count"]) is None else f"In[{count}] "
         names.append(one_line(f"{cell}{graph['function']} {graph['direction']}", 60))
-    more = ", ..." if len(graphs) > _MOST_MISSED else ""
-    missed = f"{when}{counted(len(graphs), 'graph')} missed in cells that are the same as last time"
-    return [f"{missed}: {', '.join(names)}{more}"]
+    listed = ", ".join(names) + (", ..." if len(graphs) > _MOST_MISSED else "")
+    missed = counted(len(graphs), "graph")
+    return [f"{when}{missed} missed in cells that are the same as last time: {listed}"]
