@@ -50,7 +50,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Somebody who signed or compiled what came along, and is not trusted."""
+    """An untrusted signer of a snapshot, or of a part of it, that came along."""
 
     fingerprint: str
     """The whole of it, in groups."""
@@ -74,12 +74,12 @@ class Facts:
     plan_problem: str = ""
     """Why there is no plan; empty where there is one."""
     people: Sequence[str] = ()
-    """Who has published what of this notebook, a line each."""
+    """A line for each publisher of this notebook."""
     strangers: Sequence[Stranger] = ()
     snapshots: Sequence[str] = ()
     """The snapshot beside the notebook and those that came along, a line each."""
     paste: Sequence[str] = ()
-    """What a colleague pastes to have the snapshot, a line each; empty where there is none."""
+    """The lines that a colleague pastes to have the snapshot; empty without one."""
     settings: Sequence[SettingRow] = ()
     torch_settings: Sequence[SettingRow] = ()
     store: StoreFigures | None = None
@@ -198,7 +198,7 @@ def _levels(facts: Facts, now: Now) -> _Section:
 
 
 def _people(facts: Facts, now: Now) -> _Section:
-    """Return who has published what of this notebook, and who is not trusted."""
+    """Return the publishers of this notebook, and the untrusted signers."""
     nobody = "Nobody whom you trust has published anything of this notebook there."
     blocks: list[doc.Block] = [line(text) for text in (facts.people or [nobody])] if now.shared else []
     strangers = [f"{counted(len(facts.strangers), 'signer')} not trusted"] if facts.strangers else []
@@ -207,7 +207,7 @@ def _people(facts: Facts, now: Now) -> _Section:
 
 
 def _stranger(stranger: Stranger) -> list[doc.Block]:
-    """Return somebody who is not trusted, with the whole fingerprint."""
+    """Return an untrusted signer, with the whole fingerprint."""
     calls = f"calls itself {one_line(stranger.name, 40)}" if stranger.name else ""
     who = DOT.join(filter(None, [calls, stranger.what]))
     fit = [line(stranger.fit)] if stranger.fit else []

@@ -81,7 +81,7 @@ def render_graph(why: Why, contents: GraphContents) -> Rendered:
 
 
 def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "") -> Rendered:
-    """Return the reasons of graphs, and the notices; `remark` names them, or says why there is none."""
+    """Return the reasons of graphs, and the notices; `remark` is about them, or about their absence."""
     parts = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
     blocks: list[doc.Block] = [doc.Title("nbcache why", parts)]
     for row in rows:
@@ -212,13 +212,13 @@ def _run(report: CellReport, *, is_open: bool) -> doc.Folded:
 
 
 def render_settings(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> Rendered:
-    """Return nbcache's settings, and the settings of torch's caches."""
+    """Return nbcache's settings and torch's cache settings."""
     data = {"settings": [asdict(row) for row in rows], "torch": [asdict(row) for row in torch_rows]}
     return render(settings_blocks(rows, torch_rows), data, "settings")
 
 
 def settings_blocks(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> list[doc.Block]:
-    """Return settings as a table; the settings of torch's caches have a table of their own."""
+    """Return settings as a table; torch's cache settings have another table."""
     tables: list[doc.Block] = [_settings(rows)]
     return [*tables, doc.Title("torch's caches"), _settings(torch_rows)] if torch_rows else tables
 

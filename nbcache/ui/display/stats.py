@@ -186,7 +186,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Blo
 
 
 def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem: str = "") -> Rendered:
-    """Return the plan of `notebook`; `notes` may warn of it, and `problem` is why there is none."""
+    """Return the plan of `notebook`; `notes` may warn of it, `problem` is why it is missing."""
     title = f"nbcache plan{DOT}{one_line(notebook, 60)}" if notebook else "nbcache plan"
     head = doc.Title(title, [problem] if problem else plan_parts(plan))
     data = {"notebook": notebook, "notes": list(notes), "problem": problem or None, **plan.to_json()}

@@ -139,7 +139,7 @@ def activity_parts(now: Activity, bar: tuple[str, str] = ("#", "-")) -> list[str
 
 
 def _clock(seconds: float) -> str:
-    """Return seconds so far; whole ones from 10 s on: fewer updates of a line that stands for long."""
+    """Return seconds so far; whole ones from 10 s on: a line that stands for long gets fewer updates."""
     if 9.95 <= seconds < 59.5:
         return f"{seconds:.0f} s"
     return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
@@ -187,7 +187,7 @@ def taken(graph: GraphRecord) -> str:
 
 
 def saved(graph: GraphRecord) -> str:
-    """Return the seconds that a hit saved, and say so where torch would have saved them by itself."""
+    """Return the seconds that a hit saved, marked if torch would have saved them without nbcache."""
     if graph.saved_seconds is None:
         return NOTHING
     return duration(graph.saved_seconds) + (" (torch)" if graph.level is Level.L0 else "")
@@ -223,7 +223,7 @@ def short_location(graph: GraphRecord) -> str:
 
 
 def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
-    """Return what there is to explain, as (label, text), the outcome's reason first."""
+    """Return the explanations of a graph, as (label, text), the outcome's reason first."""
     label = "note" if graph.outcome is Outcome.HIT else graph.outcome.value
     waited, came = graph.seconds.get("wait", 0.0), graph.outcome is Outcome.HIT
     why = f"{duration(waited)} for another kernel, {'which compiled it' if came else 'in vain'}"

@@ -261,7 +261,7 @@ class CellTransformer:
 
 
 def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list[str]:
-    """Return what can stand for `symbol`, at the end of `line`; `names` returns the targets to offer."""
+    """Return the completions of `symbol`, at the end of `line`; `names` returns the targets to offer."""
     before = line.removesuffix(symbol)
     words = before.replace("=", "= ").split()
     option = next((word for word in reversed(words) if word.startswith("--")), "")
@@ -340,7 +340,7 @@ class TargetCompiler(ast.NodeTransformer):
 def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, Any]) -> set[str]:
     """Return the targets that can be compiled before the cell runs.
 
-    Raises a `UsageError` for one that the cell does not bind and that does not exist or cannot be compiled.
+    Raises a `UsageError` for a target that neither the cell nor the namespace has, or that is uncompilable.
     """
     bound = set(_all_bindings(tree.body))
     opaque = any(_is_opaque(stmt) for stmt in ast.walk(tree) if isinstance(stmt, ast.stmt))

@@ -365,7 +365,7 @@ class SnapshotVerbs(Planner):
                     self.sharing.write(beside(Path(notebook)), self.sharing.origin(notebook))
             except NbcacheError as error:
                 self._session.notice(f"autosnapshot: {error}")
-            except Exception as error:  # in a thread of its own nobody else would see it
+            except Exception as error:  # nothing else would report it from this thread
                 self._session.notice(f"autosnapshot failed unexpectedly, please report it: {error!r}")
 
         self._writing = start_thread(take, "snapshot")
@@ -473,7 +473,7 @@ class SnapshotVerbs(Planner):
             yield new[0]
 
     def trust_strangers(self, *, sure: bool, name: str) -> bool:
-        """Show who signed or compiled what came along, and trust them if the user says so, or is `sure`.
+        """Show the untrusted signers of what came along; trust them if the user agrees or is `sure`.
 
         `name` is what to call them; the user is asked for it if it is empty. Return False if all are trusted.
         """
@@ -630,7 +630,7 @@ class KernelVerbs(SnapshotVerbs):
         return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
 
     def setting_rows(self) -> tuple[list[SettingRow], list[SettingRow]]:
-        """Return nbcache's settings, and the settings of torch's caches."""
+        """Return nbcache's settings and torch's cache settings."""
         settings = self._session.settings
         rows = [
             SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))

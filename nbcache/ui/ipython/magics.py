@@ -136,7 +136,7 @@ class Magics:
         write("\n  ".join([f"nbcache: {first}", *lines]))
 
     def _trust(self, arguments: SimpleNamespace) -> list[str] | None:
-        """Trust the signers of what came along; show, add and remove signers, as the command does."""
+        """Trust the signers of arrived snapshots; show, add and remove signers, as the command does."""
         action, *signer = arguments.words or [""]
         settings, name = self._session.settings, arguments.name
         if not action:
@@ -198,7 +198,7 @@ class Magics:
             write("nbcache: " + "\n\n".join(lines))
 
     def draw(self, *, facts: bool = False) -> None:
-        """Have the open panels drawn; with `facts`, gather those as well."""
+        """Draw the open panels soon; with `facts`, gather those as well."""
         for panel in [*self._open.values()]:
             panel.ask(facts=facts)
 

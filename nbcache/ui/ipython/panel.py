@@ -151,7 +151,7 @@ def close_all(root: Any) -> None:
 
 
 class Refresher:
-    """Calls `draw` on a thread of its own, at most once in `interval` seconds, after each `ask`.
+    """Calls `draw` on its thread, at most once in `interval` seconds, after each `ask`.
 
     `draw` returns whether to call it again without being asked. Its errors are logged.
     """
@@ -182,7 +182,7 @@ class Refresher:
                 self._thread = start_thread(run, self._name)
 
     def close(self) -> None:
-        """Draw no more."""
+        """Stop drawing."""
         with self._lock:
             self._closed = True
 
@@ -266,7 +266,7 @@ class Panel:
         self._gatherer.ask()
 
     def ask(self, *, facts: bool = False) -> None:
-        """Have the panel drawn soon; with `facts`, gather those as well and draw again."""
+        """Draw the panel soon; with `facts`, gather those as well and draw again."""
         self._refresher.ask()
         if facts:
             self._gatherer.ask()
@@ -378,7 +378,7 @@ class Panel:
     def _say(self, message: str, question: _Question | None = None) -> None:
         """Show a message, and the buttons that answer its question, in the place of the last.
 
-        Each question has buttons of its own: one that is pressed late answers what stood beside it.
+        Each question has its buttons: one that is pressed late answers the question beside it.
         """
         with self._lock:
             if self._is_closed:

@@ -44,7 +44,7 @@ class Run:
 
     @property
     def notices(self) -> list[str]:
-        """The kernel's warnings, each once: a shared store that is off, somebody who is not trusted."""
+        """The kernel's warnings, each once: a shared store that is off, an untrusted signer."""
         return list(dict.fromkeys(notice for report in self.reports for notice in report["notices"]))
 
 

@@ -20,13 +20,13 @@ from nbcache.ui.verbs import COMMANDS, add_arguments, plain_text
 
 _FAILED, _USAGE = 1, 2
 _NOBODY_READS = 128 + 13
-"""What shells say of a command that SIGPIPE has ended."""
+"""The status that shells return for a command that SIGPIPE has ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, those of the process by default; return the exit status.
 
-    0 is success, 1 failure, 2 wrong usage, 130 an interrupt, 141 that nobody reads any more what is printed,
+    0 is success, 1 failure, 2 wrong usage, 130 an interrupt, 141 a closed output,
     as after `| head`. argparse itself exits, by SystemExit.
     """
     try:
