@@ -38,35 +38,22 @@ def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
     data = read(source, max_bytes=MAX_SNAPSHOT_BYTES)
     receive(data, keyring, where=str(source))  # what is broken is not attached
 
-    def change(opened: Any) -> bool:
-        nonlocal data
-        there = [each for each in in_notebook.attached(opened) if is_snapshot(each, keyring)]
-        data = united([*there, data], keyring)
-        in_notebook.attach(opened, data)
-        return True
+    def change(opened: Any) -> int:
+        attached = [part for part in in_notebook.attached(opened) if is_snapshot(part, keyring)]
+        whole = united([*attached, data], keyring)
+        in_notebook.attach(opened, whole)
+        return len(whole)
 
-    _change(notebook, change)
-    return Shown(
-        [f"{notebook}: carries {source.name} now ({size(len(data))})"],
-        {"notebook": str(notebook), "snapshot": str(source), "bytes": len(data)},
-    )
+    length = _change(notebook, change)
+    line = f"{notebook}: carries {source.name} now ({size(length)})"
+    return Shown([line], {"notebook": str(notebook), "snapshot": str(source), "bytes": length})
 
 
 def detach(notebook: Path, settings: Settings) -> Shown:
     """Take attached snapshots out of a notebook that is not open."""
-    taken = 0
-
-    def change(opened: Any) -> bool:
-        nonlocal taken
-        taken = in_notebook.detach(opened)
-        return taken > 0
-
-    _change(notebook, change)
-    return Shown(
-        [f"{notebook}: {counted(taken, 'snapshot')} taken out"],
-        {"notebook": str(notebook), "snapshots": taken},
-        ok=taken > 0,
-    )
+    count = _change(notebook, in_notebook.detach)
+    line = f"{notebook}: {counted(count, 'snapshot')} taken out"
+    return Shown([line], {"notebook": str(notebook), "snapshots": count}, ok=count > 0)
 
 
 def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
@@ -76,21 +63,19 @@ def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
         raise SnapshotError(
             "this notebook carries no snapshot", where=str(notebook), next_step="nbcache attach puts one in"
         )
-    keyring, target, data = Keyring(settings.trust_dir), output or beside(notebook), b""
+    keyring, target = Keyring(settings.trust_dir), output or beside(notebook)
     sound = [snapshot for snapshot in snapshots if is_snapshot(snapshot, keyring)]
     if not sound:
         receive(snapshots[0], keyring, where=str(notebook))  # raises the error that says what is wrong
 
     def change(before: bytes | None) -> bytes:
-        nonlocal data
-        there = [] if before is None else [before]
-        for snapshot in there:
-            receive(snapshot, keyring, where=str(target))
-        data = united([*there, *sound], keyring)
-        return data
+        if before is not None:
+            receive(before, keyring, where=str(target))
+        return united([*([] if before is None else [before]), *sound], keyring)
 
     update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
-    return Shown([f"{target}: {size(len(data))}"], {"path": str(target), "bytes": len(data)})
+    length = target.stat().st_size
+    return Shown([f"{target}: {size(length)}"], {"path": str(target), "bytes": length})
 
 
 def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
@@ -146,23 +131,26 @@ def _shown(done: headless.Run, lines: list[str], data: dict[str, Any], *, ok: bo
     return Shown(lines, data, ok=ok and done.error is None)
 
 
-def _change(notebook: Path, change: Callable[[Any], bool]) -> None:
-    """Write a notebook that is not open as `change` leaves it; as it was where that returns False."""
+def _change(notebook: Path, change: Callable[[Any], int]) -> int:
+    """Write a notebook that is not open as `change` leaves it, unless that returns 0; return its number."""
     if (server := opened_by(notebook)) is not None:
         raise SnapshotError(
             f"this notebook is open, and what is on screen would be saved over it ({server})",
             where=str(notebook),
             next_step="close it and shut its kernel down, or run `%nbcache snapshot notebook` in it",
         )
-
-    def changed(before: bytes | None) -> bytes:
-        opened = in_notebook.decode_notebook(before or b"", str(notebook))
-        changed = change(opened)
-        return in_notebook.encode_notebook(opened) if changed or before is None else before
-
     if not notebook.exists():
         raise SnapshotError("there is no such notebook", where=str(notebook), next_step="check the path")
+    number = 0
+
+    def changed(before: bytes | None) -> bytes:
+        nonlocal number
+        opened = in_notebook.decode_notebook(before or b"", str(notebook))
+        number = change(opened)
+        return in_notebook.encode_notebook(opened) if number or before is None else before
+
     update(notebook, changed, max_bytes=MAX_NOTEBOOK_BYTES)
+    return number
 
 
 def verify(source: str, traces: bool, settings: Settings) -> Shown:
