@@ -558,16 +558,18 @@ def in_shell(run_python: RunPython) -> Any:
 
 
 def test_in_a_terminal_a_panel_is_text(in_shell: Any) -> None:
-    panel, graphs, wrong, timeline, data = in_shell(
+    panel, graphs, wrong, timeline, same, data = in_shell(
         """
-value = [run('%nbcache ' + words) for words in ('panel', 'graphs', 'panel nothing', 'timeline')]
+value = [run('%nbcache ' + words) for words in ('panel', 'graphs', 'panel nothing', 'timeline',
+         'panel timeline')]
 value.append(json.loads(run('%nbcache timeline --json')))
 """
     )
     assert panel.startswith("nbcache panel") and "SPACE" in panel and "NEXT RUN" in panel
     assert "GRAPHS" in graphs and "SPACE" not in graphs
     assert "there is no panel `nothing`" in wrong
-    assert timeline.startswith("nbcache timeline") and data == {"cells": [], "lost": [], "kernels": []}
+    assert timeline == same and timeline.startswith("nbcache timeline")
+    assert data == {"cells": [], "lost": [], "kernels": []}
 
 
 def test_of_a_kind_the_newest_panel_is_live_and_unloading_leaves_no_widget(in_shell: Any) -> None:
