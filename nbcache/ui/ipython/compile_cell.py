@@ -436,7 +436,7 @@ def _bindings(stmt: ast.stmt) -> list[str]:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
         case ast.Assign(targets=targets):
-            return [path for target in targets for path in _paths(target)]
+            return _paths(*targets)
         case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
             return _paths(target)
         case ast.Import(names=names):
@@ -446,18 +446,10 @@ def _bindings(stmt: ast.stmt) -> list[str]:
     return []
 
 
-def _paths(target: ast.expr) -> list[str]:
-    """Return the names and dotted paths that an assignment to `target` binds."""
-    match target:
-        case ast.Name(id=name):
-            return [name]
-        case ast.Attribute(value=ast.Name() | ast.Attribute() as value, attr=attribute):
-            return [f"{path}.{attribute}" for path in _paths(value)]
-        case ast.Starred(value=value):
-            return _paths(value)
-        case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            return [path for element in elements for path in _paths(element)]
-    return []
+def _paths(*targets: ast.expr) -> list[str]:
+    """Return the names and dotted paths that an assignment to `targets` binds."""
+    nodes = (node for target in targets for node in ast.walk(target))
+    return [ast.unparse(node) for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
 
 
 def _all_bindings(body: Iterable[ast.stmt]) -> Iterator[str]:
