@@ -183,7 +183,7 @@ def _swatch(part: doc.Part) -> str:
 def _code(lines: Sequence[str], is_python: bool) -> str:
     scrolls = ' tabindex="0"'  # so that a keyboard can scroll it
     if is_python:
-        return _tag("div", _CODE_BOX, _coloured("\n".join(lines)), attributes=scrolls)
+        return _tag("div", _CODE_BOX, _highlight("\n".join(lines)), attributes=scrolls)
     inner = (_tag("div", "padding-left:14px;text-indent:-14px", escape(printable(line))) for line in lines)
     style = _CODE_BOX.replace("white-space:pre;", "white-space:pre-wrap;word-wrap:break-word;")
     return _tag("div", style, *inner, attributes=scrolls)
@@ -202,7 +202,7 @@ def _text(text: str, limit: int = LONG, style: str = "") -> str:
     return _tag("span", style, escape(shown), attributes=title) if title or style else escape(shown)
 
 
-def _coloured(code: str) -> str:
+def _highlight(code: str) -> str:
     """Return code as HTML; without colours if Pygments, which IPython brings, is missing."""
     try:
         from pygments import highlight, token

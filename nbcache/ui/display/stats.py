@@ -139,12 +139,12 @@ def _audit(stats: Stats) -> Iterator[str]:
     yield f"{counted(len(stats.stored), 'graph')} stored before{DOT}{DOT.join(parts)}"
     told = [each for each in stats.stored if each.why]
     for each in sorted(told, key=lambda each: -each.saves_seconds)[:_MOST_UNUSED]:
-        yield f"{_named(each)}: {each.why}"
+        yield f"{_unused(each)}: {each.why}"
     if (more := len(told) - _MOST_UNUSED) > 0:
         yield f"and {counted(more, 'more')} (--json has all)"
 
 
-def _named(graph: StoredGraph) -> str:
+def _unused(graph: StoredGraph) -> str:
     saves = f", {duration(graph.saves_seconds)}" if graph.saves_seconds >= 0.1 else ""
     how = "changed since" if graph.fate is Fate.CHANGED else "not there any more"
     return f"{how}: {one_line(graph.function, 60)} {graph.direction.value}{saves}"

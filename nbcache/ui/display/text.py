@@ -50,14 +50,14 @@ def _block(block: doc.Block, depth: int) -> Iterator[str]:
     indent = 2 * max(depth, 1)
     match block:
         case doc.Title(label, parts):
-            yield from _joined(one_line(label), list(map(_inline, parts)), 2 * depth)
+            yield from _join(one_line(label), list(map(_inline, parts)), 2 * depth)
         case doc.Line(spans, level, _, mark):
             lead = "! " if mark is doc.Mark.NOTICE else ""
-            yield from _wrapped(lead + _plain(spans), indent + 2 * level) or [""]
+            yield from _wrap(lead + _plain(spans), indent + 2 * level) or [""]
         case doc.Table():
             yield from (" " * indent + line for line in _table(block, WIDTH - indent))
         case doc.Bar(label, _, _, total):
-            yield f"{' ' * indent}  {label.ljust(8)}  {_drawn(block) or '|'}  {total}"
+            yield f"{' ' * indent}  {label.ljust(8)}  {_letters(block) or '|'}  {total}"
         case doc.Legend(parts):
             yield " " * indent + "  ".join(f"{part.letter} {part.name}" for part in parts)
         case doc.Code(lines):
@@ -109,7 +109,7 @@ def _table(table: doc.Table, room: int) -> Iterator[str]:
     yield head
     for row, line in zip(rows, lines, strict=True):
         yield line
-        yield from (text for note in row.notes for text in _wrapped(_note(note), 2, room))
+        yield from (text for note in row.notes for text in _wrap(_note(note), 2, room))
 
 
 def _with_rest(columns: Sequence[doc.Column], rows: Sequence[doc.Row], room: int) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _note(note: doc.Line) -> str:
     return ("! " if note.mark is doc.Mark.NOTICE else "") + _plain(note.spans)
 
 
-def _drawn(bar: doc.Bar) -> str:
+def _letters(bar: doc.Bar) -> str:
     """Return a bar of letters; rounding makes the sum of its parts no longer."""
     letters, so_far = "", 0.0
     for part in bar.parts:
@@ -153,7 +153,7 @@ def _drawn(bar: doc.Bar) -> str:
     return letters
 
 
-def _joined(label: str, parts: Sequence[str], indent: int = 0) -> list[str]:
+def _join(label: str, parts: Sequence[str], indent: int = 0) -> list[str]:
     """Return parts on one line, or, too wide, on several that break between parts."""
     lines = [" " * indent + label]
     for part in parts:
@@ -167,7 +167,7 @@ def _beside(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(width, 20), break_on_hyphens=False) or [""]
 
 
-def _wrapped(text: str, indent: int = 0, width: int = WIDTH) -> list[str]:
+def _wrap(text: str, indent: int = 0, width: int = WIDTH) -> list[str]:
     lead, rest = " " * indent, " " * (indent + 2)
     text = one_line(text, 4 * WIDTH)
     return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=rest, break_on_hyphens=False)

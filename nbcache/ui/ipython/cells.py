@@ -203,7 +203,7 @@ class Cells:
         if report.graphs and self._session.settings.autosnapshot:
             self.autosnapshot()
         line, self._line = self._line, None
-        shown = self._shown(report, chosen, result)
+        shown = self._report(report, chosen, result)
         if line is not None:
             line.finish(shown)
         elif shown is not None:
@@ -211,27 +211,27 @@ class Cells:
         missed = [graph for graph in report.graphs if graph.outcome is not Outcome.HIT]
         if chosen is not None and chosen.require_hit and missed and result.success:
             error = HitRequired(
-                f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:{_listed(missed)}",
+                f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:{_listing(missed)}",
                 next_step="run the cell without --require-hit once, so that its graphs are stored",
             )
             result.error_in_exec = error
             self._shell.showtraceback((type(error), error, None))
 
-    def _shown(self, report: CellReport, chosen: CompileOptions | None, result: Any) -> Rendered | None:
+    def _report(self, report: CellReport, chosen: CompileOptions | None, result: Any) -> Rendered | None:
         setting = self._session.settings.report
         wanted = setting == "always" or (setting == "magic" and chosen is not None)
         if not wanted or (chosen is not None and chosen.quiet):
             return render_notices(report) if report.notices else None
         if not report.graphs and not report.notices and chosen is None:
             return None
-        why = self._why_not_stored(chosen)
+        why = self._obstacle(chosen)
         if not why and isinstance(result.error_in_exec, KeyboardInterrupt):
             return render_report(report, stored=False)  # nor is the graph that was being compiled
         if not why and not result.success:
             return render_report(report, why="though the cell raised")
         return render_report(report, stored=not why, why=why)
 
-    def _why_not_stored(self, chosen: CompileOptions | None) -> str:
+    def _obstacle(self, chosen: CompileOptions | None) -> str:
         """Return why nothing that the cell compiled is stored for the next kernel; empty where it is."""
         settings, store = self._session.settings, self._session.artifacts.store
         if chosen is not None and not chosen.save:
@@ -245,7 +245,7 @@ class Cells:
         return "the local store cannot be written to (%nbcache doctor)" if store.read_only else ""
 
 
-def _listed(graphs: Sequence[GraphRecord]) -> str:
+def _listing(graphs: Sequence[GraphRecord]) -> str:
     return "".join(
         f"\n  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, {graph.reason or '–'}"
         for graph in graphs

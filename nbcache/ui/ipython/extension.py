@@ -114,8 +114,8 @@ class Extension:
         log.show(self.session.settings.log)
         shell = self.shell
         compiler = TargetCompiler(lambda: shell.user_ns, self._cells.compile, self._cells.take_options)
-        self._listed(shell.input_transformers_cleanup, CellTransformer())
-        self._listed(shell.ast_transformers, compiler)
+        self._append(shell.input_transformers_cleanup, CellTransformer())
+        self._append(shell.ast_transformers, compiler)
         self._undo.append(lambda: shell.user_ns.pop(HOOK, None))
         self._magic("line", "nbcache", self._magics.nbcache)
         self._magic("cell", "compile_cached", self._magics.compile_cached)
@@ -177,7 +177,7 @@ class Extension:
         self.session.close(_FLUSH_SECONDS)
         log.show("off")
 
-    def _listed(self, transformers: list[Any], transformer: Any) -> None:
+    def _append(self, transformers: list[Any], transformer: Any) -> None:
         transformers.append(transformer)
         self._undo.append(lambda: transformers.remove(transformer) if transformer in transformers else None)
 
@@ -203,7 +203,7 @@ class Extension:
                 "suppress": True,
             }
 
-        self._listed(self.shell.Completer.custom_matchers, nbcache_matcher)
+        self._append(self.shell.Completer.custom_matchers, nbcache_matcher)
 
     def _name_code(self) -> None:
         """Give cells' code names that are the same in every kernel."""

@@ -120,7 +120,7 @@ class Planner:
                 ran={report.cell.digest for report in session.reports if report.cell},
             ),
             types=by_type(cache.refs(), cache.restored().keys()),
-            refused=tuple(self._refused()),
+            refused=tuple(self._refusals()),
             overhead_seconds=session.overhead_seconds,
             notebook=lifetime(here, most=MAX_RUNS),
             store=lifetime([replace(run, reason="") for run in by_time]),
@@ -152,9 +152,9 @@ class Planner:
         session.cache.flush(_FLUSH_SECONDS)
         session.cache.history.read(notebook)
         here = session.environment
-        places, unfit = self._stored(notebook)
-        places += self._restored(unfit)
-        places += self._shared()
+        places, unfit = self._from_store(notebook)
+        places += self._from_snapshots(unfit)
+        places += self._from_others()
         whose = {here.digest} if here else {place.manifest.environment.digest for place in places}
         plan = planned(cells, places, session.cache.history.runs(), whose, unfit)
         if session.cell is not None and session.cell.digest not in {cell.digest for cell in cells}:
@@ -165,7 +165,7 @@ class Planner:
             notes.append("the shared store is asked as soon as torch is imported")
         return plan, notes, ""
 
-    def _restored(self, unfit: list[Unfit]) -> list[Place]:
+    def _from_snapshots(self, unfit: list[Unfit]) -> list[Place]:
         """Return what snapshots that came along hold, and fits; add to `unfit` those that do not."""
         places: list[Place] = []
         self.sharing.looked(_LOOK_SECONDS)
@@ -196,7 +196,7 @@ class Planner:
             return [manifest for manifest in manifests if not self._differs(manifest, foreseen)]
         return [] if fitting(manifests, here) is None else [usable(received, here, self.sharing.judge)[0]]
 
-    def _shared(self) -> list[Place]:
+    def _from_others(self) -> list[Place]:
         """Return what others have published of the notebook, and fits."""
         here, shared_client = self._session.environment, self._session.shared_client
         if here is None or shared_client is None:
@@ -215,7 +215,7 @@ class Planner:
             self._session.notice(str(error))
             return ()
 
-    def _refused(self) -> Iterator[Refusal]:
+    def _refusals(self) -> Iterator[Refusal]:
         for why, count in Counter(self._session.cache.refused().values()).items():
             yield Refusal(counted(count, "artifact"), why)
         try:
@@ -230,7 +230,7 @@ class Planner:
     def greeting(self) -> list[str]:
         """Return what is stored of the notebook, and what that saves; StoreError if the store fails."""
         notebook = self._session.notebook(timeout=_GREETING_SECONDS)
-        places, unfit = self._stored(notebook)
+        places, unfit = self._from_store(notebook)
         of = f" of {one_line(os.path.basename(notebook), 60)}" if notebook else ""
         runs = self._session.artifacts.history.read(notebook)
         manifests = [place.manifest for place in places]
@@ -252,7 +252,7 @@ class Planner:
                 return [line, *plan_parts(plan)]
         return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
 
-    def _stored(self, notebook: str) -> tuple[list[Place], list[Unfit]]:
+    def _from_store(self, notebook: str) -> tuple[list[Place], list[Unfit]]:
         """Return what the local store has of a notebook for this environment, and for others."""
         stored, here, places, unfit = self._session.artifacts, self._here(), [], []
         for manifest in stored.manifests(notebook).values():
@@ -310,13 +310,13 @@ class SnapshotVerbs(Planner):
         with self._following():
             with suppress(NbcacheError):  # keys that cannot be read, as a line will say
                 self.sharing.follow(self.sharing.known())
-            for line in self.arrived():
+            for line in self.arrivals():
                 write(f"nbcache: {line}")
             self._ask()
 
     def _notice_later(self) -> None:
         self.sharing.looked(None)
-        for line in self.arrived():
+        for line in self.arrivals():
             self._session.notice(line)
 
     @contextmanager
@@ -331,7 +331,7 @@ class SnapshotVerbs(Planner):
                 f"{settings.origin('portable')} was (%nbcache config portable=off)"
             )
 
-    def arrived(self) -> list[str]:
+    def arrivals(self) -> list[str]:
         """Return a line for each snapshot that came along, and for each that is not used its problem."""
         lines = [str(error) for error in self.sharing.problems()]
         try:
@@ -458,8 +458,8 @@ class SnapshotVerbs(Planner):
         try:
             for stranger in islice(self._strangers(), _MOST_ARRIVED):
                 question = f"{MEANS} {COMPARE} Trust {spelled(stranger.fingerprint)} from now on? [y/N] "
-                if confirmed(question, _TRUST):
-                    self.sharing.trust(stranger, _named(stranger))
+                if confirm(question, _TRUST):
+                    self.sharing.trust(stranger, _ask_name(stranger))
         except UsageError:
             pass  # nobody can be asked here, and the line has said what to do
         except NbcacheError as error:  # keys cannot be read or written
@@ -486,14 +486,14 @@ class SnapshotVerbs(Planner):
             write("\n".join(display.snapshot_lines(received, *known)))
             role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"
             write(f"\n{MEANS} {COMPARE}\n{role}: {spelled(stranger.fingerprint)}")
-            if sure or confirmed("Trust this signer from now on? [y/N] ", _TRUST):
-                chosen = name if sure else name or _named(stranger)
+            if sure or confirm("Trust this signer from now on? [y/N] ", _TRUST):
+                chosen = name if sure else name or _ask_name(stranger)
                 with self._following():
                     self.sharing.trust(stranger, chosen)
                 write(f"nbcache: {short(stranger.fingerprint)} is trusted{f' as {chosen}' if chosen else ''}")
         return True
 
-    def trusted(self, signer: str, name: str) -> None:
+    def use_trusted(self, signer: str, name: str) -> None:
         """Use the snapshots of a signer whom the user has just trusted."""
         for received in self.sharing.known():
             if signer == received.signer or signer in makers(received.snapshot):
@@ -649,16 +649,16 @@ class KernelVerbs(SnapshotVerbs):
 
     def verify(self) -> Sequence[str]:
         """Check the snapshots of this notebook in full."""
-        return self.verified().lines
+        return self.check_snapshots().lines
 
-    def verified(self, source: str = "") -> Shown:
+    def check_snapshots(self, source: str = "") -> Shown:
         """Check the snapshots at `source` in full, by default those of this notebook."""
         return commands.verify(source or str(self.sharing.of_notebook()), self._session.settings)
 
     def trust(self, signer: str, name: str) -> list[str]:
         """Trust a signer, use their snapshots that came along, and return the lines that say so."""
         done = commands.trust("add", signer, name, self._session.settings)
-        self.trusted(done.data["fingerprint"], done.data["name"])
+        self.use_trusted(done.data["fingerprint"], done.data["name"])
         return done.lines
 
     # --- the store ------------------------------------------------------------------------------
@@ -898,7 +898,7 @@ class KernelVerbs(SnapshotVerbs):
             plan_problem=problem,
             people=[] if shared is None else self.people(shared),
             strangers=strangers,
-            snapshots=[*(_file_line(notebook) if notebook else ()), *self.arrived()],
+            snapshots=[*(_file_line(notebook) if notebook else ()), *self.arrivals()],
             paste=paste,
             settings=settings,
             torch_settings=torch_settings,
@@ -971,7 +971,7 @@ def publication_lines(publications: list[Publication], here: Environment | None,
     return lines
 
 
-def _named(stranger: Stranger) -> str:
+def _ask_name(stranger: Stranger) -> str:
     """Ask what to call a signer; the name that strangers call themselves is only shown."""
     calls = f" (calls itself {one_line(stranger.name, 40)})" if stranger.name else ""
     try:
@@ -980,7 +980,7 @@ def _named(stranger: Stranger) -> str:
         return ""
 
 
-def confirmed(question: str, command: str) -> bool:
+def confirm(question: str, command: str) -> bool:
     """Ask in the notebook; UsageError if nobody can be asked."""
     try:
         return input(clean(question)).strip().lower() in ("y", "yes")

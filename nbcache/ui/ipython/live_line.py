@@ -106,7 +106,7 @@ class LiveLine:
             self._thread.join(JOIN)
         with contextlib.suppress(Exception):  # it has no hooks, or not ours
             self._publisher.unregister_hook(self._notice)
-        with contextlib.suppress(Exception), self._held():
+        with contextlib.suppress(Exception), self._hold():
             if self._text:
                 self._as_cell(self._publish, _NO_LINE)
             if final is not None:
@@ -137,7 +137,7 @@ class LiveLine:
                 self.look()
 
     @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
+    def _hold(self) -> Iterator[None]:
         """Hold the lock; the cell goes on without it if the thread does not release it in time."""
         lock = self._lock
         acquired = lock.acquire(timeout=JOIN)
@@ -176,7 +176,7 @@ class LiveLine:
         def write(text: str, *rest: Any) -> Any:
             if not text or self._stop.is_set():
                 return original(text, *rest)
-            with self._held():
+            with self._hold():
                 with contextlib.suppress(Exception):
                     self._precede()
                 return original(text, *rest)
@@ -199,9 +199,9 @@ class LiveLine:
         """Note what the cell displays, and that it clears its output, just before the message is sent."""
         kind, transient = message["msg_type"], message.get("content", {}).get("transient", {})
         if kind == "clear_output":
-            with self._held():
+            with self._hold():
                 self._is_placed, self._text, self._has_output = False, "", True
         elif kind == "display_data" and transient.get("display_id") != self._id:
-            with self._held():
+            with self._hold():
                 self._precede()
         return message

@@ -23,7 +23,7 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
 from nbcache.ui.ipython.diagnose_magic import diagnosed
-from nbcache.ui.ipython.kernel_verbs import KernelVerbs, confirmed
+from nbcache.ui.ipython.kernel_verbs import KernelVerbs, confirm
 from nbcache.ui.terminal import snapshots as commands
 from nbcache.ui.terminal.shown import write
 from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_of
@@ -128,7 +128,7 @@ class Magics:
         return self._verbs.restore(*arguments.words, ask=True)
 
     def _verify(self, arguments: SimpleNamespace) -> None:
-        found = self._verbs.verified(*arguments.words)
+        found = self._verbs.check_snapshots(*arguments.words)
         print(json.dumps(found.data, indent=2) if arguments.json else found.text)
 
     def _connect(self, arguments: SimpleNamespace) -> None:
@@ -160,7 +160,7 @@ class Magics:
                 raise UsageError(f"%nbcache clear asks nothing. Usage: {usage('clear')}")
             return self._verbs.clear()
         question = f"nbcache: {self._verbs.all_words()}, is removed. Go on? [y/N] "
-        if arguments.yes or confirmed(question, "%nbcache clear --all"):
+        if arguments.yes or confirm(question, "%nbcache clear --all"):
             return self._verbs.clear_all()
         return ["nothing was removed"]
 

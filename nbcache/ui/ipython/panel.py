@@ -103,7 +103,7 @@ def text(width: str, placeholder: str) -> Any:
     return widgets.Text(placeholder=placeholder, continuous_update=False, layout={"width": width})
 
 
-def once_typed(act: Callable[[], object]) -> None:
+def after_typing(act: Callable[[], object]) -> None:
     """Call `act` for a button once the text that was typed before its press has arrived.
 
     Pressing a button leaves the field, so the front end sends its value right before the press. A kernel
@@ -482,7 +482,7 @@ class _People(Section):
 
     def _controls(self) -> list[Any]:
         self._url = text("280px", "redis://host, s3://bucket/folder, a folder")
-        start = partial(once_typed, self._connect)
+        start = partial(after_typing, self._connect)
         connect = with_magic("connect", "%nbcache connect URL", "share live with all there", start)
         self._connecting = row([self._url, connect])
         stop = partial(self._panel.act, self._verbs.disconnect)
@@ -491,7 +491,7 @@ class _People(Section):
         self._nickname = text("180px", "what you call them")
         self._who.observe(self._forget_name, "value")
         add, ignore = "%nbcache trust add FINGERPRINT --name NAME", "%nbcache trust ignore FINGERPRINT"
-        trust = partial(once_typed, self._trust)
+        trust = partial(after_typing, self._trust)
         buttons = [
             with_magic("trust…", add, "show what trusting means", trust),
             with_magic("ignore", ignore, "hide them in this kernel", self._ignore),
@@ -546,7 +546,9 @@ class _Settings(Section):
     def _controls(self) -> list[Any]:
         self._change = text("260px", "NAME=VALUE")
         purpose, magic = "change it for this kernel", "%nbcache config NAME=VALUE"
-        return [row([self._change, with_magic("set", magic, purpose, partial(once_typed, self._set_value))])]
+        return [
+            row([self._change, with_magic("set", magic, purpose, partial(after_typing, self._set_value))])
+        ]
 
     def _set_value(self) -> None:
         name, _, value = map(str.strip, self._change.value.partition("="))

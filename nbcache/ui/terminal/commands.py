@@ -86,7 +86,7 @@ def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
     target = beside(notebook)
     done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=say)
     lines = [f"{done.snapshot}".strip()] if done.error is None else []
-    return _shown(done, lines, {"snapshot": str(target)}, ok=True)
+    return _answer(done, lines, {"snapshot": str(target)}, ok=True)
 
 
 def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
@@ -103,7 +103,7 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
         )
     lines += [f"  {line}" for line in missed_lines(done.missed_unchanged)]
     data = {"hits": len(done.graphs) - len(missed), "missed_unchanged": done.missed_unchanged}
-    return _shown(done, lines, data, ok=not (require_hit and missed))
+    return _answer(done, lines, data, ok=not (require_hit and missed))
 
 
 def verify_traces(notebook: Path, settings: Settings) -> Shown:
@@ -120,10 +120,10 @@ def verify_traces(notebook: Path, settings: Settings) -> Shown:
             "  none was stored that fits. Next: run this again, as functions that can have one have it now"
         )
     data = {"agree": len(agree), "differ": len(differ)}
-    return _shown(done, lines, data, ok=bool(agree) and not differ)
+    return _answer(done, lines, data, ok=bool(agree) and not differ)
 
 
-def _shown(done: headless.Run, lines: list[str], data: dict[str, Any], *, ok: bool) -> Shown:
+def _answer(done: headless.Run, lines: list[str], data: dict[str, Any], *, ok: bool) -> Shown:
     """Return what a run is shown as: with what its kernel warned of, and the cell that failed."""
     lines += [f"  ! {one_line(notice, _LONGEST_NOTICE)}" for notice in done.notices]
     lines += [] if done.error is None else [done.error]
@@ -143,13 +143,13 @@ def _change(notebook: Path, change: Callable[[Any], int]) -> int:
         raise SnapshotError("there is no such notebook", where=str(notebook), next_step="check the path")
     number = 0
 
-    def changed(before: bytes | None) -> bytes:
+    def rewrite(before: bytes | None) -> bytes:
         nonlocal number
         opened = in_notebook.decode_notebook(before or b"", str(notebook))
         number = change(opened)
         return in_notebook.encode_notebook(opened) if number or before is None else before
 
-    update(notebook, changed, max_bytes=MAX_NOTEBOOK_BYTES)
+    update(notebook, rewrite, max_bytes=MAX_NOTEBOOK_BYTES)
     return number
 
 

@@ -79,7 +79,7 @@ def run(
                     say(one_line(line))
         return output
 
-    def added(source: str) -> str:
+    def run_cell(source: str) -> str:
         """Run a cell that the file does not have, and return its output."""
         notebook.cells.append(new_code_cell(source))  # type: ignore[no-untyped-call]
         return execute(notebook.cells[-1], len(notebook.cells))
@@ -92,7 +92,7 @@ def run(
         with _kernel(client, path, env, say):
             try:
                 if not any(_LOADS in cell.source for _, cell in cells):
-                    added(_LOAD)
+                    run_cell(_LOAD)
             except CellExecutionError as error:
                 problem = f"its kernel cannot load nbcache: {error.ename}: {one_line(error.evalue)}"
                 next_step = f"make {_LOAD} work in that kernel: nbcache must be installed there"
@@ -105,14 +105,16 @@ def run(
                         execute(cell, number)
                 if snapshot is not None:
                     place = "the snapshot"
-                    done.snapshot = added(f"%nbcache snapshot {shlex.quote(snapshot)}")
+                    done.snapshot = run_cell(f"%nbcache snapshot {shlex.quote(snapshot)}")
             except CellExecutionError as error:
                 done.error = f"{place}: {error.ename}: {error.evalue}"
             place = "its end"
             try:
-                added("%nbcache flush")
-                done.reports = json.loads(added("%nbcache status --json"))["cells"]
-                done.missed_unchanged = json.loads(added("%nbcache stats --json")).get("missed_unchanged", [])
+                run_cell("%nbcache flush")
+                done.reports = json.loads(run_cell("%nbcache status --json"))["cells"]
+                done.missed_unchanged = json.loads(run_cell("%nbcache stats --json")).get(
+                    "missed_unchanged", []
+                )
             except (CellExecutionError, ValueError) as error:
                 if done.error is None:  # of two errors the first counts
                     reason = one_line(getattr(error, "evalue", "what it printed did not arrive"))
