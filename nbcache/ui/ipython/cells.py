@@ -172,10 +172,12 @@ class Cells:
             raise usage_error(str(error).strip().splitlines()[0]) from error
         self._running[-1].chosen = chosen
         self._session.save_cell(chosen.save)
-        if chosen.quiet and self._line is not None:
+        if self._line is None:
+            return
+        if chosen.quiet:
             self._line.finish(None)
             self._line = None
-        elif self._line is not None:
+        else:
             self._line.reserve()
 
     def compile(self, target: str, value: Any) -> Any:

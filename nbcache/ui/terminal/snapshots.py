@@ -29,11 +29,10 @@ from nbcache.core.trust import Keyring, Policy, Standing, TrustedSigner, is_fing
 from nbcache.kernel.snapshots import present_cells, usable
 from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
 from nbcache.snapshots import build
-from nbcache.snapshots import sources as places
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.snapshots.named import GRACE_SECONDS, opened
-from nbcache.snapshots.sources import beside, destination, origin, versions
-from nbcache.snapshots.verify import Received, receive
+from nbcache.snapshots.sources import beside, destination, origin, versions, write
+from nbcache.snapshots.verify import Received
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.portable import chosen
 from nbcache.ui.display import snapshots as display
@@ -118,8 +117,8 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     judge = Judge(lambda: keyring, lambda: Policy.STRICT)
     drafts = []
     omitted: dict[str, NbcacheError] = {}
-    for data, where in (file for place in sources for file in places.sources(place, keyring)):
-        whole = receive(data, keyring, where=where)
+    for place in sources:
+        whole, damaged = versions(place, keyring)
         problems: list[NbcacheError] = []
         for received in whole:
             try:
@@ -131,14 +130,14 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
             omitted |= {error.what: error for _, unsigned in admitted for error in unsigned}
             drafts.append(build.of_manifests(received, [manifest for manifest, _ in admitted]))
         if len(problems) == len(whole):
-            raise problems[0]
+            raise [*problems, *damaged][0]
         omitted |= {error.what: error for error in problems}
     names = {draft.snapshot.notebook for draft in drafts}
     where_from = origin(names.pop() if len(names) == 1 else "", settings)
     draft = build.merge(drafts, where_from)
     if not draft.snapshot.contents:
         raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
-    result = places.write(output, lambda before: draft, where_from, keyring)
+    result = write(output, lambda before: draft, where_from, keyring)
     count = len(result.draft.packed)
     counts = f"{counted(count, 'artifact')} of {counted(len(drafts), 'snapshot')}"
     lines = [f"{output}: {counts}, {size(len(result.data))}"]
@@ -169,7 +168,7 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
             manifest = present
         read = partial(build.build_snapshot, artifacts, manifest, where)
         keeps = current if target == beside(notebook) else None
-        result = places.write(target, read, where, Keyring(settings.trust_dir), keeps)
+        result = write(target, read, where, Keyring(settings.trust_dir), keeps)
     return Shown([display.taken_words(result.where, result)], asdict(result.summary()))
 
 
