@@ -647,11 +647,7 @@ class KernelVerbs(SnapshotVerbs):
         """Take a snapshot into the file beside the notebook."""
         return [self.take()["text/plain"]]
 
-    def verify(self) -> Sequence[str]:
-        """Check the snapshots of this notebook in full."""
-        return self.check_snapshots().lines
-
-    def check_snapshots(self, source: str = "") -> Shown:
+    def verify(self, source: str = "") -> Shown:
         """Check the snapshots at `source` in full, by default those of this notebook."""
         return commands.verify(source or str(self.sharing.of_notebook()), self._session.settings)
 
@@ -750,7 +746,7 @@ class KernelVerbs(SnapshotVerbs):
         if (failure := client.level.failure) is not None:
             lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
         nobody = ["nobody whom you trust has published anything of this notebook there"]
-        return [f"connected to {client.level.name}", *(lines or nobody)]
+        return [f"connected to {client.level.name}", *(f"  {line}" for line in lines or nobody)]
 
     def connect_to(self, url: str) -> SharedClient:
         """Connect to the store at `url`, by default the one that the settings or torch's variables name."""

@@ -25,7 +25,7 @@ from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
 from nbcache.ui.ipython.diagnose_magic import diagnosed
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs, confirm
 from nbcache.ui.terminal import snapshots as commands
-from nbcache.ui.terminal.shown import write
+from nbcache.ui.terminal.shown import Shown, write
 from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_of
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class Magics:
             result = getattr(self._verbs, verb)(*arguments.words)
         if isinstance(result, Rendered):
             show(result, getattr(arguments, "json", False))
+        elif isinstance(result, Shown):
+            print(json.dumps(result.data, indent=2) if getattr(arguments, "json", False) else result.text)
         elif result is not None:
             write("nbcache: " + "\n".join(result))
 
@@ -127,15 +129,7 @@ class Magics:
     def _restore(self, arguments: SimpleNamespace) -> list[str]:
         return self._verbs.restore(*arguments.words, ask=True)
 
-    def _verify(self, arguments: SimpleNamespace) -> None:
-        found = self._verbs.check_snapshots(*arguments.words)
-        print(json.dumps(found.data, indent=2) if arguments.json else found.text)
-
-    def _connect(self, arguments: SimpleNamespace) -> None:
-        first, *lines = self._verbs.connect(*arguments.words)
-        write("\n  ".join([f"nbcache: {first}", *lines]))
-
-    def _trust(self, arguments: SimpleNamespace) -> list[str] | None:
+    def _trust(self, arguments: SimpleNamespace) -> Shown | list[str] | None:
         """Trust the signers of arrived snapshots; show, add and remove signers, as the command does."""
         action, *signer = arguments.words or [""]
         settings, name = self._session.settings, arguments.name
@@ -144,8 +138,7 @@ class Magics:
                 return None
             write("nbcache: nothing came along whose signer is not trusted\n")
         if action in ("", "list") and not signer:
-            write(commands.signers(settings).text)
-            return None
+            return commands.signers(settings)
         if action not in ("add", "remove", "show", "ignore") or not signer:
             raise UsageError(usage("trust"))
         if action == "add":

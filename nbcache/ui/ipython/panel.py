@@ -29,8 +29,9 @@ from nbcache.ui.display.panel import Facts, Now
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.snapshots import COMPARE, MEANS
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs
+from nbcache.ui.terminal.shown import Shown
 
-Answer: TypeAlias = Rendered | Sequence[str | Rendered]
+Answer: TypeAlias = Rendered | Shown | Sequence[str | Rendered]
 """The answer of a verb. A verb raises NbcacheError or UsageError if it fails."""
 Removal: TypeAlias = Callable[[], Sequence[str]]
 
@@ -347,7 +348,9 @@ class Panel:
             try:
                 answer = verb()
                 if isinstance(answer, _Question):
-                    question, answer = answer, answer.lines
+                    question = answer
+                if isinstance(answer, _Question | Shown):
+                    answer = answer.lines
                 message = "".join(
                     part.html if isinstance(part, Rendered) else to_html(pages.quoted([part]))
                     for part in ([answer] if isinstance(answer, Rendered) else answer)
