@@ -227,7 +227,6 @@ def plain_text(text: str) -> str:
 
 
 def magic_help() -> str:
-    """Return the help of `%nbcache`."""
     lines = ["Show and steer the cache of compiled graphs.", ""]
     for form, text in MAGICS.items():
         lines += [f"%nbcache {form}", textwrap.indent(textwrap.fill(plain_text(text), 100), "    ")]
@@ -260,7 +259,6 @@ def add_arguments(parser: argparse.ArgumentParser, form: str) -> None:
 
 
 def _type(value: str) -> Any:
-    """Return the function that converts a value, by its name."""
     return Path if value in _PATHS else _number if value in _NUMBERS else str
 
 

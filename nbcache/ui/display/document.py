@@ -159,17 +159,14 @@ _BADGES = {"hit": Style.GOOD, "ok": Style.GOOD, "miss": Style.FAIR, "note": Styl
 
 
 def spans_of(cell: Cell) -> Sequence[Inline]:
-    """Return the spans of a table's cell."""
     return [cell] if isinstance(cell, str | Span | Meter) else cell
 
 
 def rows_of(table: Table) -> list[Row]:
-    """Return the rows of a table, each with its notes."""
     return [row if isinstance(row, Row) else Row(row) for row in table.rows]
 
 
 def line(*spans: Inline, level: int = 0, style: Style = Style.PLAIN, mark: Mark = Mark.NONE) -> Line:
-    """Return a line of spans."""
     return Line(spans, level, style, mark)
 
 
@@ -179,7 +176,6 @@ def faint(text: str, limit: int = LONG) -> Span:
 
 
 def code(text: str, limit: int = LONG) -> Span:
-    """Return text in a font of equal widths."""
     return Span(text, Style.CODE, limit)
 
 

@@ -74,7 +74,6 @@ _PIECE = "display:inline-block;vertical-align:middle"
 
 
 def to_html(blocks: Iterable[doc.Block], *, box: str = BOX) -> str:
-    """Return a document as HTML."""
     return _tag("div", box, *map(_block, blocks))
 
 

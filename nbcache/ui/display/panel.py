@@ -119,7 +119,6 @@ def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, 
 
 
 def section(name: str, facts: Facts, now: Now) -> _Section:
-    """Return a section in short, and its blocks."""
     words, blocks = _SECTIONS[name](facts, now)
     if name in _OF_FACTS and not facts.is_read:
         words = [facts.plan_problem or _BEING_READ]
@@ -148,7 +147,6 @@ def quoted(lines: Sequence[str]) -> list[doc.Block]:
 
 
 def problem_blocks(what: str, next_step: str | None) -> list[doc.Block]:
-    """Return what failed, and what to do."""
     steps = [("not done:", what), *([("next:", next_step)] if next_step else [])]
     return [line(doc.Span(label, doc.Style.BOLD), text, mark=doc.Mark.NOTICE) for label, text in steps]
 
@@ -190,7 +188,6 @@ def _graphs(facts: Facts, now: Now) -> _Section:
 
 
 def _levels(facts: Facts, now: Now) -> _Section:
-    """Return where hits came from, and why other graphs did not hit."""
     hits = dict.fromkeys(Level, 0) | {row.level: row.hits for row in tally(now.graphs).levels}
     words = [f"{level.value} {count}" for level, count in hits.items()]
     compiled = sum(graph.outcome is not Outcome.HIT for graph in now.graphs)
@@ -198,7 +195,6 @@ def _levels(facts: Facts, now: Now) -> _Section:
 
 
 def _people(facts: Facts, now: Now) -> _Section:
-    """Return the publishers of this notebook, and the untrusted signers."""
     nobody = "Nobody whom you trust has published anything of this notebook there."
     blocks: list[doc.Block] = [line(text) for text in (facts.people or [nobody])] if now.shared else []
     strangers = [f"{counted(len(facts.strangers), 'signer')} not trusted"] if facts.strangers else []
@@ -207,7 +203,6 @@ def _people(facts: Facts, now: Now) -> _Section:
 
 
 def _stranger(stranger: Stranger) -> list[doc.Block]:
-    """Return an untrusted signer, with the whole fingerprint."""
     calls = f"calls itself {one_line(stranger.name, 40)}" if stranger.name else ""
     who = DOT.join(filter(None, [calls, stranger.what]))
     fit = [line(stranger.fit)] if stranger.fit else []
@@ -230,7 +225,6 @@ def _settings(facts: Facts, now: Now) -> _Section:
 
 
 def _space(facts: Facts, now: Now) -> _Section:
-    """Return in short what the local store holds."""
     return store_parts(facts.store)[1:] if facts.store else ["the local store cannot be read"], []
 
 

@@ -70,7 +70,6 @@ def detail(why: Why, contents: GraphContents | None = None) -> list[doc.Block]:
 
 
 def render_graph(why: Why, contents: GraphContents) -> Rendered:
-    """Return a graph whole."""
     graph = why.graph
     data = {**why.to_json(), **contents.to_json(), "code_path": graph.code_path or None}
     head = doc.Title(
@@ -116,7 +115,6 @@ def _id(graph: GraphRecord) -> str:
 
 
 def _why_lines(why: Why, level: int = 0) -> Iterator[doc.Block]:
-    """Yield the reasons of a graph, and the next step."""
     explanation = why.explanation
     clause = None if explanation is None else explanation.clause()  # the differences below say more
     for label, text in words.explanations(why.graph):
@@ -205,14 +203,12 @@ def render_status(
 
 
 def _run(report: CellReport, *, is_open: bool) -> doc.Folded:
-    """Return the graphs of one run of a cell."""
     label = report.cell.label if report.cell else "outside cells"
     name = f"{label} {one_line(report.name)}" if report.name else label
     return doc.Folded(doc.Title(name, totals(report.graphs)), graph_blocks(report.graphs), is_open=is_open)
 
 
 def render_settings(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> Rendered:
-    """Return nbcache's settings and torch's cache settings."""
     data = {"settings": [asdict(row) for row in rows], "torch": [asdict(row) for row in torch_rows]}
     return render(settings_blocks(rows, torch_rows), data, "settings")
 
@@ -241,7 +237,6 @@ def _settings(rows: Sequence[SettingRow]) -> doc.Table:
 
 
 def render_checks(checks: Sequence[Check]) -> Rendered:
-    """Return the checks of `%nbcache doctor`."""
     rows = [
         doc.Row(
             [check.name, badge(check.state.value), check.found],
@@ -259,7 +254,6 @@ def render_checks(checks: Sequence[Check]) -> Rendered:
 
 
 def render_activity(now: Activity) -> Rendered:
-    """Return the live line."""
     html = to_html([doc.Title("nbcache", activity_parts(now, BAR))])
     return Rendered(f"nbcache: {DOT.join(activity_parts(now))}", html)
 

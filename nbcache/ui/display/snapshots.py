@@ -297,7 +297,6 @@ def version_lines(versions: Iterable[Version], judge: Judge) -> list[str]:
 
 
 def version_json(version: Version) -> dict[str, Any]:
-    """Return one version of a named snapshot as JSON values."""
     received = version.received
     snapshot = received.snapshot if received else None
     graphs = _graphs(snapshot) if snapshot else []

@@ -160,7 +160,6 @@ def tally_tables(tally: Tally) -> list[doc.Block]:
 
 
 def reason_table(tally: Tally) -> list[doc.Block]:
-    """Return why graphs did not hit."""
     first, more = tally.reasons[:_MOST_REASONS], tally.reasons[_MOST_REASONS:]
     rows = [(str(reason.graphs), duration(reason.seconds), reason.reason) for reason in first]
     if more:
@@ -194,7 +193,6 @@ def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem
 
 
 def plan_blocks(plan: Plan, notes: Sequence[str] = ()) -> list[doc.Block]:
-    """Return the plan by cell, and remarks on it."""
     blocks: list[doc.Block] = []
     if plan.cells:
         columns = [doc.Column(title, doc.Wrap.WORDS) for title in ("cell", "next kernel", "from")]
@@ -296,7 +294,6 @@ def _cells(timeline: Timeline) -> list[doc.Block]:
 
 
 def _lost(timeline: Timeline) -> list[doc.Block]:
-    """Return what was compiled for which reason."""
     columns = [doc.Column(title, doc.Wrap.NUMBER) for title in ("compiling", "graphs")]
     columns += [doc.Column("function"), doc.Column("why, in all kernels of the history", doc.Wrap.REST)]
     rows: list[list[doc.Cell]] = [
@@ -307,7 +304,6 @@ def _lost(timeline: Timeline) -> list[doc.Block]:
 
 
 def _kernels(timeline: Timeline, now: float | None) -> list[doc.Block]:
-    """Return how many graphs each kernel hit, newest first."""
     at = time.time() if now is None else now
     columns = [doc.Column("kernel"), doc.Column("hits"), doc.Column("time", doc.Wrap.NUMBER), doc.Column("")]
     rows: list[list[doc.Cell]] = []

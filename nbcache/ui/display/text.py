@@ -21,7 +21,6 @@ _LEAST = 8
 
 
 def to_text(blocks: Iterable[doc.Block]) -> str:
-    """Return a document as text."""
     return "\n".join(_lines(blocks, 0))
 
 
@@ -38,7 +37,6 @@ def _lines(blocks: Iterable[doc.Block], depth: int) -> Iterator[str]:
 
 
 def _stands_apart(before: doc.Block, block: doc.Block) -> bool:
-    """Return whether an empty line stands between two blocks."""
     if doc.GAP in (before, block):
         return False
     if isinstance(block, doc.Title) or (isinstance(block, doc.Folded) and isinstance(block.head, doc.Title)):
@@ -69,7 +67,6 @@ def _block(block: doc.Block, depth: int) -> Iterator[str]:
 
 
 def _plain(cell: doc.Cell) -> str:
-    """Return a cell or a line as text."""
     return " ".join(filter(None, map(_inline, doc.spans_of(cell))))
 
 

@@ -77,7 +77,6 @@ class Check:
     """The remedy; empty if the state is `ok`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the check as JSON values, by the names that docs/json.md documents."""
         return asdict(self) | {"next_step": self.next_step or None}
 
 
@@ -201,7 +200,6 @@ def phases(graph: GraphRecord) -> str:
 
 
 def phase_name(phase: str) -> str:
-    """Return the name of a phase as people know it."""
     return PHASES.get(phase, (phase, phase))[0]
 
 

@@ -105,7 +105,6 @@ class Cells:
 
     @property
     def are_running(self) -> bool:
-        """Return whether a cell runs."""
         return bool(self._running)
 
     def close(self) -> None:

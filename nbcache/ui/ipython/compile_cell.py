@@ -422,7 +422,6 @@ def _prefixes(path: str) -> Iterator[str]:
 
 
 def _blocks(stmt: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """Yield a compound statement's blocks."""
     if not isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         for part in (stmt, *getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
             for name in ("body", "orelse", "finalbody"):

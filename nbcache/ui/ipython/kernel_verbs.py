@@ -350,7 +350,6 @@ class SnapshotVerbs(Planner):
         return lines
 
     def look_again(self) -> None:
-        """Look for the snapshots of another notebook."""
         self.sharing.forget()
         self.sharing.look()
 
@@ -545,7 +544,6 @@ class KernelVerbs(SnapshotVerbs):
     # --- reports --------------------------------------------------------------------------------
 
     def status(self) -> Rendered:
-        """Return the session, by cell and graph."""
         session, figures = self._session, []
         try:
             figures.append(self._figures())
@@ -584,14 +582,12 @@ class KernelVerbs(SnapshotVerbs):
         return [render_graph(why, contents_of(why.graph, self._session)) for why in rows]
 
     def doctor(self) -> Rendered:
-        """Return what the doctor finds."""
         checks = doctor.in_kernel(self._session, self._bridge, self.sharing, self._location, self._problem)
         return render_checks(checks)
 
     # --- settings -------------------------------------------------------------------------------
 
     def config(self) -> Rendered:
-        """Return all settings."""
         return render_settings(*self.setting_rows())
 
     def change(self, name: str, value: str) -> list[str]:
@@ -630,7 +626,6 @@ class KernelVerbs(SnapshotVerbs):
         return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
 
     def setting_rows(self) -> tuple[list[SettingRow], list[SettingRow]]:
-        """Return nbcache's settings and torch's cache settings."""
         settings = self._session.settings
         rows = [
             SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
@@ -644,7 +639,6 @@ class KernelVerbs(SnapshotVerbs):
     # --- snapshots and trust --------------------------------------------------------------------
 
     def snapshot(self) -> Sequence[str]:
-        """Take a snapshot into the file beside the notebook."""
         return [self.take()["text/plain"]]
 
     def verify(self, source: str = "") -> Shown:
@@ -780,7 +774,6 @@ class KernelVerbs(SnapshotVerbs):
         return session.join(shared)
 
     def disconnect(self) -> list[str]:
-        """Leave the shared level."""
         client = self._session.shared_client
         if client is None:
             return ["not connected to a shared level"]
@@ -848,7 +841,6 @@ class KernelVerbs(SnapshotVerbs):
         return ""
 
     def now(self) -> pages.Now:
-        """Return what changes while a cell runs."""
         session, cell = self._session, self._session.cell
         shared = session.shared_client
         return pages.Now(

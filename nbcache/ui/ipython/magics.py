@@ -242,7 +242,6 @@ class Magics:
         return sorted(candidate[done:] for candidate in candidates if candidate.startswith(word))
 
     def _targets(self) -> list[str]:
-        """Return the user's names that can be compiled."""
         hidden, namespace = self._shell.user_ns_hidden, self._shell.user_ns
         names = [name for name, value in namespace.items() if is_compilable(value)]
         return [name for name in names if not name.startswith("_") and name not in hidden]
@@ -260,7 +259,6 @@ def _completions(verb: str, word: str) -> list[str]:
 
 
 def show(rendered: Rendered, as_json: bool) -> None:
-    """Display it, or print its data."""
     if as_json:
         print(json.dumps(rendered.data, indent=2))
     else:

@@ -93,7 +93,6 @@ def button(label: str, magic: str, purpose: str, act: Callable[[], object], *, s
 
 
 def with_magic(label: str, magic: str, purpose: str, act: Callable[[], object]) -> Any:
-    """Return a button with the magic that does the same beside it."""
     place = html()
     draw(place, [line(doc.Span(magic, doc.Style.CODE), style=doc.Style.FAINT)])
     return widgets.HBox([button(label, magic, purpose, act), place], layout={"align_items": "center"})
@@ -124,7 +123,6 @@ def row(children: Iterable[Any]) -> Any:
 
 
 def dropdown(tooltip: str) -> Any:
-    """Return a list to choose from."""
     return widgets.Dropdown(layout={"width": "220px"}, tooltip=tooltip)
 
 
@@ -138,7 +136,6 @@ def offer(choice: Any, names: Mapping[str, str]) -> None:
 
 
 def show(widget: Any, wanted: bool) -> None:
-    """Show a widget, or hide it."""
     widget.layout.display = None if wanted else "none"
 
 

@@ -154,14 +154,12 @@ def _change(notebook: Path, change: Callable[[Any], int]) -> int:
 
 
 def verify(source: str, traces: bool, settings: Settings) -> Shown:
-    """Check the snapshots at `source`, or with `traces` those of the notebook."""
     if traces:
         return verify_traces(Path(source), settings)
     return snapshots.verify(source, settings)
 
 
 def doctor(settings: Settings) -> Shown:
-    """Check what nbcache needs of this machine; a problem is a failure."""
     checks = in_terminal(settings)
     rendered = render_checks(checks)
     sound = all(check.state is not CheckState.PROBLEM for check in checks)

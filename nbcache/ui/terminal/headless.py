@@ -150,6 +150,5 @@ def _kernel(
 
 
 def _text(cell: Any) -> str:
-    """Return what a cell printed or displayed, as text."""
     outputs = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
     return "".join(outputs)

@@ -85,7 +85,6 @@ def verify(source: str, settings: Settings) -> Shown:
 def _verdict(
     where: str | None, signer: str, problem: NbcacheError | None, omitted: Sequence[NbcacheError]
 ) -> dict[str, Any]:
-    """Return the verdict on one version as JSON values."""
     return {
         "source": where,
         "signer": signer or None,
@@ -231,7 +230,6 @@ def needed_environment(subject: str, baseline: Baseline | None = None) -> Enviro
 
 
 def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore:
-    """Return the stored artifacts that may be used."""
     judge = judge_of(settings)
 
     def admits(ref: ArtifactRef) -> bool:
