@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nbcache.core.model import Level
 from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, percent, size
 from nbcache.explain.plan import CellPlan, Plan, Verdict
-from nbcache.explain.stats import Fate, Lifetime, Stats, StoredGraph, Tally
+from nbcache.explain.stats import Fate, Lifetime, Stats, Tally
 from nbcache.explain.timeline import OUTSIDE, CellTimes, Timeline
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
@@ -137,17 +137,13 @@ def _audit(stats: Stats) -> Iterator[str]:
     fates = stats.fates()
     parts = [f"{fates[fate]} {words}" for fate, words in _FATES.items() if fates[fate]]
     yield f"{counted(len(stats.stored), 'graph')} stored before{DOT}{DOT.join(parts)}"
-    told = [each for each in stats.stored if each.why]
-    for each in sorted(told, key=lambda each: -each.saves_seconds)[:_MOST_UNUSED]:
-        yield f"{_unused(each)}: {each.why}"
-    if (more := len(told) - _MOST_UNUSED) > 0:
+    unused = sorted((graph for graph in stats.stored if graph.why), key=lambda graph: -graph.saves_seconds)
+    for graph in unused[:_MOST_UNUSED]:
+        saves = f", {duration(graph.saves_seconds)}" if graph.saves_seconds >= 0.1 else ""
+        fate = "changed since" if graph.fate is Fate.CHANGED else "not there any more"
+        yield f"{fate}: {one_line(graph.function, 60)} {graph.direction.value}{saves}: {graph.why}"
+    if (more := len(unused) - _MOST_UNUSED) > 0:
         yield f"and {counted(more, 'more')} (--json has all)"
-
-
-def _unused(graph: StoredGraph) -> str:
-    saves = f", {duration(graph.saves_seconds)}" if graph.saves_seconds >= 0.1 else ""
-    how = "changed since" if graph.fate is Fate.CHANGED else "not there any more"
-    return f"{how}: {one_line(graph.function, 60)} {graph.direction.value}{saves}"
 
 
 def tally_tables(tally: Tally) -> list[doc.Block]:

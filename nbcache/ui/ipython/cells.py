@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from IPython.display import display as _display
 from nbcache.core.errors import HitRequired, StoreError
 from nbcache.core.key import sha256
 from nbcache.core.model import Outcome
-from nbcache.core.reports import Cell, CellReport, GraphRecord
+from nbcache.core.reports import Cell, CellReport
+from nbcache.core.text import NOTHING
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import compile_options
 from nbcache.ui.display.render import Rendered
@@ -211,10 +212,12 @@ class Cells:
             _display(shown)  # type: ignore[no-untyped-call]
         missed = [graph for graph in report.graphs if graph.outcome is not Outcome.HIT]
         if chosen is not None and chosen.require_hit and missed and result.success:
-            error = HitRequired(
-                f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:{_listing(missed)}",
-                next_step="run the cell without --require-hit once, so that its graphs are stored",
-            )
+            text = f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:"
+            for graph in missed:
+                text += f"\n  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, "
+                text += graph.reason or NOTHING
+            next_step = "run the cell without --require-hit once, so that its graphs are stored"
+            error = HitRequired(text, next_step=next_step)
             result.error_in_exec = error
             self._shell.showtraceback((type(error), error, None))
 
@@ -244,10 +247,3 @@ class Cells:
         if self._problem is not None:
             return "the local store cannot be used (%nbcache doctor)"
         return "the local store cannot be written to (%nbcache doctor)" if store.read_only else ""
-
-
-def _listing(graphs: Sequence[GraphRecord]) -> str:
-    return "".join(
-        f"\n  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, {graph.reason or '–'}"
-        for graph in graphs
-    )

@@ -108,7 +108,12 @@ class Planner:
         missed = [graph for graph in graphs if graph.outcome is Outcome.MISS]
         cache.history.read(notebook)
         here = cache.history.runs()
-        everywhere = {run.identity: run for run in (*self._all_runs(), *here)}
+        all_runs: tuple[Run, ...] = ()
+        try:
+            all_runs = session.artifacts.history.everything()
+        except StoreError as error:
+            session.notice(str(error))
+        everywhere = {run.identity: run for run in (*all_runs, *here)}
         by_time = sorted(everywhere.values(), key=lambda run: run.time)
         stats = Stats(
             session=tally(graphs),
@@ -207,13 +212,6 @@ class Planner:
         graphs = [ref for ref in everyones.artifacts if type_of(ref.type).is_graph]
         present = {ref.digest for ref in level.present(here, graphs)} if graphs else set()
         return [Place(Level.L3, level.name, everyones, present)] if graphs else []
-
-    def _all_runs(self) -> tuple[Run, ...]:
-        try:
-            return self._session.artifacts.history.everything()
-        except StoreError as error:
-            self._session.notice(str(error))
-            return ()
 
     def _refusals(self) -> Iterator[Refusal]:
         for why, count in Counter(self._session.cache.refused().values()).items():
@@ -348,10 +346,6 @@ class SnapshotVerbs(Planner):
         if (more := len(ordered) - _MOST_ARRIVED) > 0:
             lines.append(f"{counted(more, 'more version')} came along (nbcache inspect)")
         return lines
-
-    def look_again(self) -> None:
-        self.sharing.forget()
-        self.sharing.look()
 
     # --- taking ---------------------------------------------------------------------------------
 
@@ -621,7 +615,8 @@ class KernelVerbs(SnapshotVerbs):
             self._session.prewarm.stop()
         if any(change.startswith("notebook=") for change in changes):
             self._session.locator.start()
-            self.look_again()
+            self.sharing.forget()
+            self.sharing.look()
         rows = self._bridge.cache_settings() if of_torch else ()
         return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
 

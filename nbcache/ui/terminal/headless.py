@@ -72,7 +72,8 @@ def run(
     def execute(cell: Any, number: int) -> str:
         """Run a cell, say which snapshots came along if it loads nbcache, and return its output."""
         client.execute_cell(cell, number - 1)
-        output = _text(cell)
+        parts = (part.get("text") or part.get("data", {}).get("text/plain", "") for part in cell.outputs)
+        output = "".join(parts)
         if _LOADS in cell.source:
             for line in output.splitlines():
                 if line.startswith("nbcache: "):
@@ -147,8 +148,3 @@ def _kernel(
             next_step = "start it in Jupyter, or choose another there (jupyter kernelspec list)"
             raise SnapshotError(problem, where=str(path), next_step=next_step) from error
         yield
-
-
-def _text(cell: Any) -> str:
-    outputs = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
-    return "".join(outputs)
