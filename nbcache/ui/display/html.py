@@ -93,7 +93,9 @@ def _block(block: doc.Block) -> str:
             row = _tag("div", "white-space:nowrap", name, track, _text(total, style="margin-left:8px"))
             return row + below
         case doc.Legend(parts):
-            return _tag("div", "", *map(_swatch, parts))
+            square = f"{_PIECE};width:10px;height:10px;margin:0 4px 0 10px;background-color:"
+            swatches = (_tag("span", square + part.colour) + _text(part.name, style=FAINT) for part in parts)
+            return _tag("div", "", *swatches)
         case doc.Code(lines, is_python):
             return _code(lines, is_python)
         case doc.Folded(head, blocks, is_open):
@@ -172,11 +174,6 @@ def _pieces(parts: Sequence[doc.Part], scale: float) -> Iterator[str]:
                 f"{_PIECE};height:12px;background-color:{part.colour};width:{100 * part.amount / scale:.2f}%"
             )
             yield _tag("span", style, attributes=f' title="{escape(part.name)} {escape(part.words)}"')
-
-
-def _swatch(part: doc.Part) -> str:
-    square = f"{_PIECE};width:10px;height:10px;margin:0 4px 0 10px;background-color:{part.colour}"
-    return _tag("span", square) + _text(part.name, style=FAINT)
 
 
 def _code(lines: Sequence[str], is_python: bool) -> str:

@@ -198,16 +198,13 @@ def _people(facts: Facts, now: Now) -> _Section:
     nobody = "Nobody whom you trust has published anything of this notebook there."
     blocks: list[doc.Block] = [line(text) for text in (facts.people or [nobody])] if now.shared else []
     strangers = [f"{counted(len(facts.strangers), 'signer')} not trusted"] if facts.strangers else []
-    blocks += [block for stranger in facts.strangers for block in _stranger(stranger)]
+    for stranger in facts.strangers:
+        calls = f"calls itself {one_line(stranger.name, 40)}" if stranger.name else ""
+        who = DOT.join(filter(None, [calls, stranger.what]))
+        blocks.append(line(doc.Span("not trusted:", doc.Style.BOLD), who))
+        blocks += [line(stranger.fit)] if stranger.fit else []
+        blocks.append(line(doc.Span(stranger.fingerprint, doc.Style.PATH)))
     return [*(now.shared or ["not connected to a shared store"]), *strangers], blocks
-
-
-def _stranger(stranger: Stranger) -> list[doc.Block]:
-    calls = f"calls itself {one_line(stranger.name, 40)}" if stranger.name else ""
-    who = DOT.join(filter(None, [calls, stranger.what]))
-    fit = [line(stranger.fit)] if stranger.fit else []
-    fingerprint = line(doc.Span(stranger.fingerprint, doc.Style.PATH))
-    return [line(doc.Span("not trusted:", doc.Style.BOLD), who), *fit, fingerprint]
 
 
 def _snapshot(facts: Facts, now: Now) -> _Section:

@@ -46,7 +46,8 @@ def graph_blocks(graphs: Sequence[GraphRecord]) -> list[doc.Block]:
                 words.taken(graph),
                 words.saved(graph),
                 NOTHING if graph.operators is None else str(graph.operators),
-                words.kernels(graph),
+                str(graph.kernels or NOTHING)
+                + (f" ({graph.kernels_compiled} compiled)" if graph.kernels_compiled else ""),
             ],
             [labelled(label, text, limit=_SHORT) for label, text in words.explanations(graph)],
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from nbcache.core.model import Level
 from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, percent, size
 from nbcache.explain.plan import CellPlan, Plan, Verdict
 from nbcache.explain.stats import Fate, Lifetime, Stats, Tally
-from nbcache.explain.timeline import OUTSIDE, CellTimes, Timeline
+from nbcache.explain.timeline import OUTSIDE, Timeline
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
 from nbcache.ui.display.render import Rendered, render
@@ -282,7 +282,13 @@ def _cells(timeline: Timeline) -> list[doc.Block]:
     blocks: list[doc.Block] = []
     for cell in cells:
         name = line(doc.Span(cell.label, doc.Style.BOLD), one_line(", ".join(cell.functions), 60))
-        blocks += [name, *_bars(cell, scale), doc.GAP]
+        blocks.append(name)
+        for label, bar in cell.bars():
+            total = sum(bar.values())
+            visible = {phase: seconds for phase, seconds in bar.items() if seconds > _SMALL * total}
+            about = "" if label == "now" else "~"
+            blocks.append(doc.Bar(label, _parts(visible), scale, f"{about}{duration(total)}"))
+        blocks.append(doc.GAP)
     if left_out := len(timeline.cells) - len(cells):
         blocks.append(line(faint(f"and {counted(left_out, 'cell')} before")))
     used = {phase: 1.0 for phase in _PHASES if any(bar.get(phase) for bar in bars)}
@@ -308,14 +314,6 @@ def _kernels(timeline: Timeline, now: float | None) -> list[doc.Block]:
         hits = f"{run.hits} of {counted(run.graphs, 'graph')}"
         rows.append([began, hits, duration(run.seconds), doc.Meter(run.hits, run.graphs)])
     return [doc.Table(columns, rows)] if rows else []
-
-
-def _bars(cell: CellTimes, scale: float) -> Iterable[doc.Bar]:
-    for label, bar in cell.bars():
-        total = sum(bar.values())
-        visible = {phase: seconds for phase, seconds in bar.items() if seconds > _SMALL * total}
-        about = "" if label == "now" else "~"
-        yield doc.Bar(label, _parts(visible), scale, f"{about}{duration(total)}")
 
 
 def _parts(bar: Mapping[str, float]) -> list[doc.Part]:

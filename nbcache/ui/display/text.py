@@ -125,7 +125,9 @@ def _with_rest(columns: Sequence[doc.Column], rows: Sequence[doc.Row], room: int
             text.rjust(width) if i in numbers else text.ljust(width)
             for i, (text, width) in enumerate(zip(texts, widths, strict=False))
         ).rstrip()
-        about = [line for part in (texts[-1], *more) for line in _beside(part, room - start)]
+        about = []
+        for part in (texts[-1], *more):  # paths and commands break at spaces only
+            about += textwrap.wrap(part, max(room - start, 20), break_on_hyphens=False) or [""]
         if len(head) <= start - 2:
             head = (head.ljust(start) + about.pop(0)).rstrip()
         yield head
@@ -157,11 +159,6 @@ def _join(label: str, parts: Sequence[str], indent: int = 0) -> list[str]:
         fits = len(lines[-1]) + len(DOT + part) <= WIDTH
         lines[-1:] = [lines[-1] + DOT + part] if fits else [lines[-1], " " * indent + "  " + part]
     return lines
-
-
-def _beside(text: str, width: int) -> list[str]:
-    """Return text as lines of a column; paths and commands break at spaces only."""
-    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False) or [""]
 
 
 def _wrap(text: str, indent: int = 0, width: int = WIDTH) -> list[str]:

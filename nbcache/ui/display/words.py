@@ -203,13 +203,6 @@ def phase_name(phase: str) -> str:
     return PHASES.get(phase, (phase, phase))[0]
 
 
-def kernels(graph: GraphRecord) -> str:
-    """Return how many kernels a graph runs: `3`, `3 (2 compiled)`."""
-    if not graph.kernels:
-        return NOTHING
-    return f"{graph.kernels}" + (f" ({graph.kernels_compiled} compiled)" if graph.kernels_compiled else "")
-
-
 def source(graph: GraphRecord) -> str:
     """Return what was hit, with its level: `L1 local store`."""
     return " ".join(part for part in (graph.level, graph.source) if part) or NOTHING

@@ -371,8 +371,11 @@ def insert_compile_calls(
     Changes `tree` in place and returns it. A call has the location of the statement that it follows.
     """
     bound = frozenset(_all_bindings(tree.body))
-    binders = {target: {target} if target in bound else {*_prefixes(target)} for target in targets}
-    """Target → the paths whose binding binds it."""
+    binders = {
+        target: {target} if target in bound else {*accumulate(target.split("."), "{}.{}".format)}
+        for target in targets
+    }
+    """Target → the paths whose binding binds it: `a.b` itself, or else any of `a` and `a.b`."""
 
     def statement(source: str, at: ast.AST) -> ast.stmt:
         stmt = ast.parse(source).body[0]
@@ -414,11 +417,6 @@ def insert_compile_calls(
 
 def _root(path: str) -> str:
     return path.partition(".")[0]
-
-
-def _prefixes(path: str) -> Iterator[str]:
-    """Yield `a`, `a.b` and `a.b.c` for `a.b.c`."""
-    return accumulate(path.split("."), "{}.{}".format)
 
 
 def _blocks(stmt: ast.stmt) -> Iterator[list[ast.stmt]]:
