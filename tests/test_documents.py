@@ -24,7 +24,7 @@ from nbcache.explain.plan import Plan
 from nbcache.explain.stats import Stats, lifetime, tally
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment
-from nbcache.ui.display.plan import render_plan
+from nbcache.ui.display.stats import render_plan
 from nbcache.ui.display.words import Check, CheckState, SettingRow
 from nbcache.ui.verbs import COMMANDS, MAGICS, Forms
 from support.front_door import REPORTS, Environ, RunCells, RunPython, outcomes, printed, shown

@@ -95,11 +95,10 @@ def photograph(page: lab.Page) -> None:
     graphs.get_by_role("button", name="show", exact=True).click()
     graphs.get_by_text("guards:", exact=False).click()
     graphs.get_by_text("generated code:", exact=False).first.click()
-    for name in ("panel", "timeline"):
-        refresh = live(page, name).get_by_role("button", name="refresh")
-        refresh.click()
-        page.tab.wait_for_timeout(2500)
-        refresh.blur()
+    refresh = panel.get_by_role("button", name="refresh")
+    refresh.click()
+    page.tab.wait_for_timeout(2500)
+    refresh.blur()
     panel.locator("summary").get_by_text("step", exact=True).first.click()
     page.command("application:toggle-left-area")
     for width in (1400, 600):

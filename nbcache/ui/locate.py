@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 from nbcache.core.threads import start_thread
 
-__all__ = ["Location", "locate", "opened_by"]
+_Server: TypeAlias = Mapping[str, Any]
+"""The values that a running server wrote of itself: url, token, root_dir, pid."""
+_Sessions: TypeAlias = list[tuple[dict[str, Any], str]]
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Asks servers of this machine without the user's proxy, which must not see their tokens."""
@@ -56,8 +58,11 @@ def locate(
         return Location(os.path.abspath(vscode), "VS Code")
     if connection_file:
         kernel_id = Path(connection_file).stem.removeprefix("kernel-")
-        if location := _ask_servers(kernel_id, environ, timeout):
-            return location
+        for server, sessions in _ask_servers(environ, timeout):
+            for session, path in sessions or ():
+                with suppress(LookupError, TypeError, AttributeError):  # of a kind that we do not know
+                    if session["kernel"]["id"] == kernel_id and session.get("type", "notebook") == "notebook":
+                        return Location(path, f"the Jupyter server at {server['url']}")
         name = environ.get("JPY_SESSION_NAME", "")
         if name.endswith(".ipynb") and os.path.isfile(name):
             with suppress(OSError, ValueError, AttributeError):  # the connection file is gone, or no object
@@ -70,16 +75,15 @@ def locate(
 def opened_by(notebook: Path) -> str | None:
     """Return the URL of a Jupyter server of this user that runs a kernel for `notebook`; None without one.
 
-    A server that is alive and does not answer may have it open, and counts.
+    A server that is alive and does not answer may have it open, and is returned as well.
     """
     wanted = os.path.realpath(notebook)
-    for server in _servers():
-        try:
-            if any(os.path.realpath(path) == wanted for _, path in _sessions(server, os.environ, _TIMEOUT)):
-                return str(server["url"])
-        except Exception:  # whatever listens at that port now
+    for server, sessions in _ask_servers(os.environ, _TIMEOUT):
+        if sessions is None:
             if isinstance(pid := server.get("pid"), int) and _is_alive(pid):
                 return f"{server['url']}, which does not answer"
+        elif any(os.path.realpath(path) == wanted for _, path in sessions):
+            return str(server["url"])
     return None
 
 
@@ -91,8 +95,8 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _servers() -> Iterator[dict[str, Any]]:
-    """Yield what running Jupyter servers wrote of themselves: url, token, root_dir; newest first."""
+def _servers() -> Iterator[_Server]:
+    """Yield the running Jupyter servers, newest first."""
     try:
         from jupyter_core.paths import jupyter_runtime_dir
     except ImportError:
@@ -108,40 +112,38 @@ def _servers() -> Iterator[dict[str, Any]]:
                 yield server
 
 
-def _ask_servers(kernel_id: str, environ: Mapping[str, str], timeout: float) -> Location | None:
-    """Return the answer of the server that runs this kernel; None if none answers within `timeout` s.
+def _ask_servers(environ: Mapping[str, str], timeout: float) -> Iterator[tuple[_Server, _Sessions | None]]:
+    """Yield each server with its sessions, or with None if it does not answer within `timeout` s.
 
     All are asked at once: files of other machines, or of servers that were killed, may lie in the folder.
     """
-    answers: SimpleQueue[Location | None] = SimpleQueue()
+    answers: SimpleQueue[tuple[int, _Sessions | None]] = SimpleQueue()
     deadline = time.monotonic() + timeout
+    silent = dict(enumerate(_servers()))
 
-    def ask(server: Mapping[str, Any]) -> None:
-        location = None
+    def ask(number: int) -> None:
+        sessions = None
         with suppress(Exception):  # whatever listens at that port now
-            for session, path in _sessions(server, environ, timeout):
-                if session["kernel"]["id"] == kernel_id and session.get("type", "notebook") == "notebook":
-                    location = Location(path, f"the Jupyter server at {server['url']}")
-        answers.put(location)
+            sessions = _sessions(silent[number], environ, timeout)
+        answers.put((number, sessions))
 
-    threads = [start_thread(partial(ask, server), "locate") for server in _servers()]
+    threads = [start_thread(partial(ask, number), "locate") for number in silent]
     with suppress(Empty):
         for _ in filter(None, threads):
-            if location := answers.get(timeout=max(0.0, deadline - time.monotonic())):
-                return location
-    return None
+            number, sessions = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            yield silent.pop(number), sessions
+    yield from ((server, None) for server in silent.values())
 
 
-def _sessions(
-    server: Mapping[str, Any], environ: Mapping[str, str], timeout: float
-) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield a server's sessions, each with the absolute path of its notebook."""
+def _sessions(server: _Server, environ: Mapping[str, str], timeout: float) -> _Sessions:
+    """Return a server's sessions, each with the absolute path of its notebook."""
     token = server.get("token") or environ.get("JUPYTERHUB_API_TOKEN", "")
     headers = {"Authorization": f"token {token}"}
     request = urllib.request.Request(server["url"] + "api/sessions", headers=headers)
     root = server.get("root_dir") or server.get("notebook_dir") or ""
+    sessions = []
     with _DIRECT.open(request, timeout=timeout) as answer:
-        sessions = json.load(answer)
-    for session in sessions:
-        with suppress(KeyError, TypeError):  # of a kind that we do not know
-            yield session, os.path.abspath(os.path.join(root, session["path"]))
+        for session in json.load(answer):
+            with suppress(KeyError, TypeError):  # of a kind that we do not know
+                sessions.append((session, os.path.abspath(os.path.join(root, session["path"]))))
+    return sessions

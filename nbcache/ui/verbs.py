@@ -16,17 +16,6 @@ from typing import Any
 
 from nbcache.core.cpu_levels import BASELINES
 
-__all__ = [
-    "COMMANDS",
-    "MAGICS",
-    "add_arguments",
-    "magic_arguments",
-    "magic_help",
-    "plain_text",
-    "usage",
-    "words_of",
-]
-
 Forms = Mapping[str, str]
 """Usage line → its text, in the order of the docs."""
 
@@ -47,8 +36,7 @@ MAGICS = _forms("""
 status [--json]
     show the session, by cell and graph, and what the store holds; so does `%nbcache` alone
 panel [graphs | timeline | sharing | settings | space]
-    show the session, or a part of it, as a [panel](panels.md) that stays up to date, with a button
-    for each verb
+    show the session, or a part of it, as a live [panel](panels.md) with a button for each verb
 graphs [GRAPH [--json]]
     show the panel of graphs, or the graphs of a function, or the one with torch's compile id, `0/1`,
     [whole](panels.md#a-graph): why, what differs, guards, the code that torch has generated
@@ -56,20 +44,17 @@ why [GRAPH] [--json]
     say of the last cell's graphs, or of those named, [why they missed](why.md), what differs from the
     nearest stored version, and what to do
 stats [--json]
-    say [what restoring came to](stats.md): used, not used and by what change, refused; net seconds;
-    for this kernel and for all that are remembered
+    say [what restoring came to](stats.md), for this kernel and for all that are remembered
 plan [--json]
-    say [what the next run of each cell will hit](stats.md#nbcache-plan), from where, what it will
-    take, and which cells were edited since
+    say [what the next run of each cell will hit](stats.md#nbcache-plan), and what it will take
 timeline [--json]
-    show [where the seconds of each cell went](stats.md#nbcache-timeline), cold beside restored, and
-    how many graphs each kernel hit; where there are widgets, as a [panel](panels.md#the-timeline)
+    show [where the seconds of each cell went](stats.md#nbcache-timeline), cold beside restored, and how
+    many graphs each kernel hit
 diagnose CALL [--mode M] [--runs N] [--json]
     run a call [eager and compiled](diagnose.md), and put back what it changes: seconds, results, graph
     breaks, recompiles for other sizes, memory on a GPU, and what to do
 config [--json]
-    show each setting, nbcache's and those of [torch's caches](settings.md), its value, and where the
-    value comes from
+    show nbcache's settings and those of [torch's caches](settings.md), and where each value comes from
 config NAME=VALUE …
     change a setting for this kernel
 doctor [--json]
@@ -78,8 +63,7 @@ snapshot [FILE] [--all]
     write what the present cells use of what is stored, or all, into a [snapshot](snapshots.md), by
     default beside the notebook
 snapshot URL#NAME
-    write it under a name into [Redis or an object
-    store](snapshots.md#snapshots-in-redis-and-object-stores)
+    write it into [Redis or an object store](snapshots.md#snapshots-in-redis-and-object-stores)
 snapshot notebook
     put it into this cell's output, which is saved with the notebook (5 MB at most)
 restore [SOURCE]
@@ -87,36 +71,32 @@ restore [SOURCE]
 verify [SOURCE] [--json]
     check the notebook's snapshots in full, or those at a SOURCE, as [in a terminal](#in-a-terminal)
 attach
-    bring the snapshot beside the notebook up to date, and say how it gets into the notebook, which no
-    kernel writes while it is open
+    bring the snapshot beside the notebook up to date, and say how it gets into the notebook
 share [NAME] [--json]
     take a snapshot into the store that this kernel is connected to, or the file beside the notebook,
-    and print the line that a colleague pastes; where there are widgets, with the [panel](panels.md)
-    of sharing
+    and show what a colleague pastes; where there are widgets, in the [panel](panels.md) of sharing
 connect [URL]
     share what is compiled, [live](shared-level.md), with all who connect to the same store; once
     connected, `connect` alone says who has published what
 disconnect
     share no more
 trust [--yes] [--name NAME]
-    show who signed what came with this notebook, and trust them, under a name; where there is nobody,
-    show your own fingerprint and whom you trust
+    show who signed what came with this notebook, and trust them; where there is nobody, show your own
+    fingerprint and whom you trust
 trust add SIGNER [--name NAME]
     trust a signer: a fingerprint, or who signed a snapshot
 trust [list | remove SIGNER | show SIGNER]
     as [in a terminal](#in-a-terminal)
 trust ignore SIGNER
-    tell no more, in this kernel, of a signer who is not trusted; `trust add` takes that back
+    hide a signer who is not trusted, in this kernel; `trust add` takes that back
 flush
-    wait, a minute at most, until all that was compiled is stored, and shared where this kernel is
-    connected
+    wait, a minute at most, until all that was compiled is stored and, if connected, shared
 bench [NOTEBOOK | MODULE:FUNCTION] …
-    run it cold, with torch's caches and restored, [side by side](benchmark.md), in processes of its own;
+    run it cold, with torch's caches and restored, [side by side](benchmark.md), in other processes;
     takes the options of `nbcache bench`
 clear
-    say what is stored of this notebook alone and remove that, with all that torch would look up in
-    the folder that nbcache gave it, which is scratch; what other notebooks use as well stays, and
-    what is shared
+    remove what is stored of this notebook alone, and empty torch's folder if nbcache gave it; what other
+    notebooks use as well stays, and what is shared
 clear --all [--yes]
     remove all that is stored here, of every notebook, after asking
 """)
@@ -132,37 +112,31 @@ ls URL
 rm URL#NAME [--all-signers] [--yes]
     remove your versions of a named snapshot from its store, or those of all signers
 gc URL [--grace SECONDS] [--unused-days DAYS]
-    remove from a store what no snapshot names, and what kernels shared live and have not used for 30
-    days
+    remove what no snapshot names, and what kernels shared live and have not used for 30 days
 inspect SOURCE
-    show what each version of a snapshot holds, who signed it, who compiled what of it, and what
-    differs here; cells go by number and first line where the notebook is at hand; nothing of it is
-    used
+    show what each version of a snapshot holds, who signed and compiled it, and what differs here; cells
+    go by number and first line where the notebook is at hand; nothing of it is used
 verify SOURCE [--traces]
-    check manifests, artifacts, statements, signatures and signers of all versions; exit status 1
-    where none may be used, or one that might be is wrong. With `--traces`, run the notebook SOURCE,
-    and compare its stored [traces](traces.md) with what torch traces now; exit status 1 where one
-    differs, or none is stored
+    check snapshots in full; exit status 1 where none may be used, or one that might be is wrong. With
+    `--traces`, run the notebook SOURCE, and compare its stored [traces](traces.md) with what torch traces
+    now; exit status 1 where one differs, or none is stored
 export-mega FILE [--from SOURCE]
     write the bundle that plain `torch.compiler.load_cache_artifacts` takes: of a trusted snapshot, or
     of all that is stored here
 import-mega FILE [--assume-same-cpu] [--yes]
     store what such a bundle holds, after asking: it is not signed
 merge SOURCE … -o OUTPUT
-    write all that trusted snapshots hold into your version of one; each artifact stays of who
-    compiled it
+    write all that trusted snapshots hold into your version of one
 attach NOTEBOOK [SNAPSHOT]
     put a snapshot into a notebook that is not open, beside the versions of others
 detach NOTEBOOK
     take the snapshot out of a notebook that is not open
 extract NOTEBOOK [-o OUTPUT]
-    write the snapshots that a notebook carries into a file, by default the one beside it, beside the
-    versions that are there
+    write the snapshots that a notebook carries into a file, by default the one beside it
 warm NOTEBOOK [--portable BASELINE]
     run a notebook without a person (`pip install '.[run]'`), and write the snapshot beside it
 run NOTEBOOK [--require-hit]
-    run a notebook and show what hit and what was compiled, graphs that missed in unchanged cells, and
-    all that its kernel warned of, such as a shared store that is off
+    run a notebook and show what hit, what was compiled, and all that its kernel warned of
 kernel [install | status | start | stop | uninstall] [--user]
     install, show, start, stop or uninstall the Jupyter kernel that [starts with torch
     imported](kernels.md); `status` also says why the last one was not forked
@@ -253,7 +227,6 @@ def plain_text(text: str) -> str:
 
 
 def magic_help() -> str:
-    """Return the help of `%nbcache`."""
     lines = ["Show and steer the cache of compiled graphs.", ""]
     for form, text in MAGICS.items():
         lines += [f"%nbcache {form}", textwrap.indent(textwrap.fill(plain_text(text), 100), "    ")]
@@ -286,7 +259,6 @@ def add_arguments(parser: argparse.ArgumentParser, form: str) -> None:
 
 
 def _type(value: str) -> Any:
-    """Return the function that converts a value, by its name."""
     return Path if value in _PATHS else _number if value in _NUMBERS else str
 
 

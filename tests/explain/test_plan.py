@@ -14,7 +14,7 @@ from nbcache.core.key import Difference, components
 from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import Cell
 from nbcache.explain.plan import NotebookCell, Place, Plan, Unfit, Verdict, cells_of, planned
-from nbcache.ui.display.plan import plan_parts, render_plan
+from nbcache.ui.display.stats import plan_parts, render_plan
 
 HERE = Environment(components({"torch.version": "2.13.0"}))
 DEFINE = "def f(x):\n    return x + 1"

@@ -9,7 +9,7 @@ from nbcache.artifacts.history import Run
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.explain.timeline import timeline, with_estimates
-from nbcache.ui.display.timeline import render_timeline
+from nbcache.ui.display.stats import render_timeline
 
 CELL = Cell.of("step(x)", 3)
 COLD = {"dynamo": 1.0, "inductor": 4.0, "build": 5.0, "total": 10.0}

@@ -314,7 +314,7 @@ def test_nothing_that_a_snapshot_says_is_shown_before_its_signature_is_checked(
         (received,) = receive(with_manifest(draft, said, None), ada.keyring, where="quickstart.nbcache")
         judge = Judge(lambda: ada.keyring, lambda: Policy.STRICT)
         assert arrival_line(received, AVX512, Policy.STRICT, judge).startswith(
-            "nbcache: quickstart.nbcache: a snapshot · not used: it is not signed"
+            "quickstart.nbcache: a snapshot · not used: it is not signed"
         )
         assert "SAID" in arrival_line(received, AVX512, Policy.OFF, judge)
         return

@@ -51,9 +51,7 @@ from nbcache.snapshots.verify import receive
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_store
 from nbcache.ui.display.snapshots import arrival_line, snapshot_json, snapshot_lines
-from nbcache.ui.ipython.kernel_verbs import publication_lines
-from nbcache.ui.ipython.planning import greeting_parts
-from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
+from nbcache.ui.ipython.kernel_verbs import Planner, SnapshotVerbs, publication_lines
 from nbcache.ui.terminal.parser import main
 from support.doctored import the_version
 from support.live_kernels import HERE, SECONDS, Kernel, kernels
@@ -424,8 +422,8 @@ def test_loading_counts_nothing_of_who_is_trusted_no_more(ada: Person, bob: Pers
     session.close()
 
     def greeted() -> str:
-        session, _, _ = bob.session()
-        line, *_ = greeting_parts(session, lambda: HERE)
+        session, _, sharing = bob.session()
+        line, *_ = Planner(session, lambda: HERE, sharing).greeting()
         session.close()
         return line
 

@@ -32,7 +32,7 @@ from nbcache.snapshots.verify import Received, receive
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.ui.display.snapshots import arrival_line, snapshot_lines
-from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
+from nbcache.ui.ipython.kernel_verbs import SnapshotVerbs
 from nbcache.ui.terminal.parser import main
 from support.doctored import the_version
 from support.front_door import serving

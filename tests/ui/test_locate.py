@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 from jupyter_client.manager import KernelManager
 
-from nbcache.ui.locate import Location, locate
+from nbcache.ui import locate as locating
+from nbcache.ui.locate import Location, locate, opened_by
 from support.front_door import connected, serving
 
 KERNEL_ID = "9b2e6a10-4f0e-4d0b-8d8c-0c4c7a1f3e55"
@@ -193,6 +194,23 @@ def test_servers_that_hang_keep_nobody_from_being_asked(runtime, connection_file
         began = time.monotonic()
         assert located(connection_file).path.endswith("nb.ipynb")
         assert time.monotonic() - began < AMPLE / 2
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["silent", "dripping"])
+def test_a_server_that_has_the_notebook_open_is_named_before_one_that_hangs(
+    runtime, stop, tmp_path, monkeypatch, kind
+):
+    opening = answering(sessions_of(path="nb.ipynb"))
+    monkeypatch.setattr(locating, "_TIMEOUT", AMPLE)
+    with (
+        server(runtime, hanging(stop)[kind]) as hung,
+        server(runtime, opening, name="jpserver-2.json", root_dir=str(tmp_path)) as answers,
+    ):
+        assert opened_by(tmp_path / "nb.ipynb") == f"http://127.0.0.1:{answers.server_port}/"
+        monkeypatch.setattr(locating, "_TIMEOUT", 0.3)
+        silent = f"http://127.0.0.1:{hung.server_port}/, which does not answer"
+        (runtime / "jpserver-2.json").unlink()
+        assert opened_by(tmp_path / "nb.ipynb") == silent
 
 
 GARBAGE = {

@@ -21,14 +21,13 @@ from nbcache.core.trust import spelled
 from nbcache.explain.plan import Plan
 from nbcache.explain.timeline import CellTimes, KernelRun, Lost, Timeline
 from nbcache.explain.why import Why, explain
-from nbcache.ui.display.graph import render_graph
+from nbcache.ui.display.panel import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
 from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.timeline import render_timeline
+from nbcache.ui.display.reports import render_graph
+from nbcache.ui.display.stats import render_timeline
 from nbcache.ui.display.words import SettingRow, StoreFigures
-from nbcache.ui.panels import panel as panel_module
-from nbcache.ui.panels.pages import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
-from nbcache.ui.panels.panel import Panel
-from nbcache.ui.panels.sections import Refresher
+from nbcache.ui.ipython import panel as panel_module
+from nbcache.ui.ipython.panel import Panel, Refresher
 from support.drawn import Drawn, DrawsAtOnce
 from support.front_door import RunPython
 from support.html_page import Page
@@ -82,9 +81,6 @@ class Kernel:
         else:
             action()
         return self.state.running
-
-    def shown(self, verb: str) -> Rendered:
-        return Rendered(verb, f"<b>nbcache {verb}</b>")
 
     def graph(self, name: str) -> list[Rendered]:
         found = [graph for graph in self.state.graphs if graph.compile_id == name]
@@ -177,13 +173,6 @@ def test_the_timeline_has_bars_on_one_scale_and_says_in_words_what_they_say() ->
     assert "Inductor 9.5 s" in Page(shown.html).text
 
 
-def test_a_panel_of_the_timeline_says_in_its_title_what_is_in_it(open_panel: Any) -> None:
-    _, drawn, _ = open_panel(Kernel(facts=Facts(timeline=TIMES)), "timeline")
-    for text in ("2 cells · 4.5 s now", "lr differs", "2 of 3 graphs"):
-        assert text in drawn.text
-    assert "nothing has compiled" in open_panel(Kernel(), "timeline")[1].text
-
-
 # --- sections -------------------------------------------------------------------------------------
 
 
@@ -227,10 +216,9 @@ def test_a_saved_panel_is_static_html_that_a_sanitizer_leaves_as_it_is() -> None
     facts = Facts(
         notebook="m.ipynb",
         snapshots=["m.nbcache · 12 kB", "m.nbcache: 3 graphs, yours"],
-        timeline=TIMES,
         store=StoreFigures("local store", 3, 1000, 5000),
     )
-    saved = render_panel(now, facts, [*SECTIONS, "timeline"], note="run this cell again")
+    saved = render_panel(now, facts, SECTIONS, note="run this cell again")
     for words in ("m.ipynb", "other", "12 kB", "as of", "run this cell again", "not connected"):
         assert words in Page(saved.html).text and words in saved.text
     part = render_panel(now, facts, ("people", "snapshot"))
@@ -257,11 +245,6 @@ def test_names_from_elsewhere_are_shown_as_text(open_panel: Any) -> None:
     )
     facts = Facts(
         paste=[HOSTILE],
-        timeline=Timeline(
-            (CellTimes(HOSTILE, (HOSTILE,), {"inductor": 1.0}, None, {"load": 0.1}, False),),
-            (Lost(HOSTILE, HOSTILE, 1, 1.0),),
-            (KernelRun(1.0, 1, 1, 1.0, True),),
-        ),
         notebook=HOSTILE,
         machine=[HOSTILE],
         plan=Plan((), 0, gone=(HOSTILE,)),
@@ -272,16 +255,21 @@ def test_names_from_elsewhere_are_shown_as_text(open_panel: Any) -> None:
         settings=[SettingRow(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
     )
     now = Now([known], Activity(HOSTILE, "0/0", HOSTILE, 1.0, 0), HOSTILE, 1.0, [HOSTILE])
-    everything = (*SECTIONS, "timeline")
-    saved = render_panel(now, facts, everything)
+    saved = render_panel(now, facts)
+    times = Timeline(
+        (CellTimes(HOSTILE, (HOSTILE,), {"inductor": 1.0}, None, {"load": 0.1}, False),),
+        (Lost(HOSTILE, HOSTILE, 1, 1.0),),
+        (KernelRun(1.0, 1, 1, 1.0, True),),
+    )
+    timeline = render_timeline(times, HOSTILE)
     whole = render_graph(why_of(known), GraphContents((HOSTILE,), "", HOSTILE, ""))
     without = render_graph(why_of(known), GraphContents((), HOSTILE, "", HOSTILE))
     kernel = Kernel(now, facts)
-    panel, drawn, _ = open_panel(kernel, *everything)
+    panel, drawn, _ = open_panel(kernel)
     panel.say([HOSTILE])
-    for html in (saved.html, whole.html, without.html, drawn.html):
+    for html in (saved.html, timeline.html, whole.html, without.html, drawn.html):
         assert "<img" not in html and "\x1b" not in html
-    for text in (saved.text, whole.text, without.text):
+    for text in (saved.text, timeline.text, whole.text, without.text):
         assert "\x1b" not in text and "\u202e" not in text
 
 
@@ -438,10 +426,10 @@ def test_a_failure_is_told_with_the_next_step_and_a_bug_without_its_message(
 ) -> None:
     kernel = Kernel()
 
-    def fail(verb: str) -> Rendered:
+    def fail() -> Rendered:
         raise error
 
-    kernel.shown = fail  # type: ignore[method-assign]
+    kernel.doctor = fail  # type: ignore[attr-defined]
     _, drawn, _ = open_panel(kernel)
     drawn.press("doctor")
     assert words in " ".join(drawn.text.split()) and "hunter2" not in drawn.text
@@ -455,7 +443,7 @@ def test_a_button_that_is_called_while_a_cell_runs_waits_for_its_end(open_panel:
     assert drawn.field("redis://").disabled
     kernel.state = Now()
     kernel.waiting.pop()()
-    assert "nbcache stats" in drawn.text
+    assert "stats is done" in drawn.text
 
 
 def test_a_press_that_overtakes_what_was_typed_before_it_uses_what_was_typed(open_panel: Any) -> None:
@@ -518,7 +506,7 @@ def notebook(kind="panel"):
     ours = comm.create_comm, comm.get_comm_manager
     import ipykernel.ipkernel  # which has comms go through a kernel
     comm.create_comm, comm.get_comm_manager = ours
-    from nbcache.ui.panels import panel as module
+    from nbcache.ui.ipython import panel as module
     if module.Refresher is not DrawsAtOnce:
         module.Refresher, real = DrawsAtOnce, module.Panel
 
@@ -570,22 +558,24 @@ def in_shell(run_python: RunPython) -> Any:
 
 
 def test_in_a_terminal_a_panel_is_text(in_shell: Any) -> None:
-    panel, graphs, wrong, timeline, data = in_shell(
+    panel, graphs, wrong, timeline, same, data = in_shell(
         """
-value = [run('%nbcache ' + words) for words in ('panel', 'graphs', 'panel nothing', 'timeline')]
+value = [run('%nbcache ' + words) for words in ('panel', 'graphs', 'panel nothing', 'timeline',
+         'panel timeline')]
 value.append(json.loads(run('%nbcache timeline --json')))
 """
     )
     assert panel.startswith("nbcache panel") and "SPACE" in panel and "NEXT RUN" in panel
     assert "GRAPHS" in graphs and "SPACE" not in graphs
     assert "there is no panel `nothing`" in wrong
-    assert timeline.startswith("nbcache timeline") and data == {"cells": [], "lost": [], "kernels": []}
+    assert timeline == same and timeline.startswith("nbcache timeline")
+    assert data == {"cells": [], "lost": [], "kernels": []}
 
 
 def test_of_a_kind_the_newest_panel_is_live_and_unloading_leaves_no_widget(in_shell: Any) -> None:
     transient, lines, replaced, before, after, last = in_shell(
         """
-one, other = notebook(), notebook('timeline')
+one, other = notebook(), notebook('graphs')
 value = [[more['transient'] for _, more in published[:2]], other.text]
 notebook()
 value.append(one.root.comm is None)
@@ -598,7 +588,7 @@ value += [len(_instances), published[-1]]
     assert not transient[0] and transient[1]["display_id"].startswith("nbcache-")
     assert "nothing has compiled" in lines
     assert replaced and before > 50 and after == 0
-    assert "TIMELINE" in last[0]["text/html"] and last[1]["update"]
+    assert "LEVELS" in last[0]["text/html"] and last[1]["update"]
 
 
 def test_buttons_do_what_the_magics_do(in_shell: Any, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from nbcache.kernel.snapshots import Sharing
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.stores.open import open_shared
-from nbcache.ui.ipython.planning import Planner
+from nbcache.ui.ipython.kernel_verbs import Planner
 from support.live_kernels import HERE
 from support.people import Person
 from support.testing import FakeBridge

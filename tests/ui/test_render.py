@@ -13,7 +13,6 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import (
     render_activity,
     render_checks,
-    render_idle,
     render_report,
     render_settings,
     render_status,
@@ -332,7 +331,6 @@ def test_nothing_that_users_control_becomes_markup():
         render_status([evil_report], stores, warm(evil)).html,
         render_settings([SettingRow(evil, evil, evil, evil, evil)]).html,
         render_activity(activity).html,
-        render_idle(activity).html,
     ):
         assert evil[:20] in Page(html).text  # and Page fails on tags and attributes that are not ours
 

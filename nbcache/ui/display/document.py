@@ -12,23 +12,11 @@ from typing import TypeAlias
 
 from nbcache.core.text import LONG
 
+Style = enum.Enum("Style", "PLAIN BOLD FAINT CODE PATH WHOLE GOOD FAIR BAD NEUTRAL")
+"""The look of a span, which text does not show.
 
-class Style(enum.Enum):
-    """The look of a span. Text shows none of them."""
-
-    PLAIN = enum.auto()
-    BOLD = enum.auto()
-    FAINT = enum.auto()
-    CODE = enum.auto()
-    PATH = enum.auto()
-    """Code that may break anywhere."""
-    WHOLE = enum.auto()
-    """Text that keeps its line breaks."""
-    GOOD = enum.auto()
-    """A badge, as the next three."""
-    FAIR = enum.auto()
-    BAD = enum.auto()
-    NEUTRAL = enum.auto()
+PATH is code that may break anywhere, WHOLE keeps its line breaks, and the last four are badges.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +41,8 @@ Inline: TypeAlias = str | Span | Meter
 Cell: TypeAlias = Inline | Sequence[Inline]
 
 
-class Mark(enum.Enum):
-    """The edge of a line: none, a notice, a quotation, or the cell that runs."""
-
-    NONE = enum.auto()
-    NOTICE = enum.auto()
-    QUOTE = enum.auto()
-    RUNNING = enum.auto()
+Mark = enum.Enum("Mark", "NONE NOTICE QUOTE RUNNING")
+"""The edge of a line: none, a notice, a quotation, or the cell that runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +64,8 @@ class Title:
     parts: Sequence[Inline] = ()
 
 
-class Wrap(enum.Enum):
-    """The width of a column."""
-
-    NEVER = enum.auto()
-    NUMBER = enum.auto()
-    """Aligned to the right."""
-    WORDS = enum.auto()
-    REST = enum.auto()
-    """The last column, which has all that the others leave."""
+Wrap = enum.Enum("Wrap", "NEVER NUMBER WORDS REST")
+"""The width of a column. A NUMBER is aligned to the right; REST, the last column, has all that is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +139,8 @@ GAP = Line(())
 """An empty line."""
 
 
-class InText(enum.Enum):
-    """The part of a folded section that text shows. Text folds nothing."""
-
-    ALL = enum.auto()
-    HEAD = enum.auto()
-    NOTHING = enum.auto()
+InText = enum.Enum("InText", "ALL HEAD NOTHING")
+"""The part of a folded section that text shows. Text folds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +159,14 @@ _BADGES = {"hit": Style.GOOD, "ok": Style.GOOD, "miss": Style.FAIR, "note": Styl
 
 
 def spans_of(cell: Cell) -> Sequence[Inline]:
-    """Return the spans of a table's cell."""
     return [cell] if isinstance(cell, str | Span | Meter) else cell
 
 
 def rows_of(table: Table) -> list[Row]:
-    """Return the rows of a table, each with its notes."""
     return [row if isinstance(row, Row) else Row(row) for row in table.rows]
 
 
 def line(*spans: Inline, level: int = 0, style: Style = Style.PLAIN, mark: Mark = Mark.NONE) -> Line:
-    """Return a line of spans."""
     return Line(spans, level, style, mark)
 
 
@@ -207,7 +176,6 @@ def faint(text: str, limit: int = LONG) -> Span:
 
 
 def code(text: str, limit: int = LONG) -> Span:
-    """Return text in a font of equal widths."""
     return Span(text, Style.CODE, limit)
 
 

@@ -13,8 +13,6 @@ from html import escape
 from nbcache.core.text import DOT, LONG, one_line, printable
 from nbcache.ui.display import document as doc
 
-__all__ = ["BOX", "CODE", "FAINT", "LINE", "to_html"]
-
 LINE = "rgba(128,128,128,0.3)"
 BOX = "font-size:13px;line-height:1.5;margin:2px 0"
 FAINT = "opacity:0.65"
@@ -52,19 +50,19 @@ _CODE_BOX = (
     f"{CODE};line-height:1.45;white-space:pre;overflow:auto;max-height:420px;margin:3px 0;padding:6px 8px;"
     f"border:1px solid {LINE};border-radius:4px"
 )
-_COLOURS = (
-    ("Comment", "opacity:0.65;font-style:italic"),
-    ("Literal.String.Doc", "opacity:0.65;font-style:italic"),
-    ("Keyword", "color:#9c56e1;font-weight:bold"),
-    ("Operator.Word", "color:#9c56e1;font-weight:bold"),
-    ("Name.Decorator", "color:#9c56e1"),
-    ("Name.Function", "color:#407bbf;font-weight:bold"),
-    ("Name.Class", "color:#407bbf;font-weight:bold"),
-    ("Name.Builtin", "color:#19858f"),
-    ("Name.Namespace", "color:#19858f"),
-    ("Literal.String", "color:#2e8a3d"),
-    ("Literal.Number", "color:#ac6939"),
-)
+_COLOURS = {
+    "Comment": "italic #777777",
+    "Literal.String.Doc": "italic #777777",
+    "Keyword": "bold #9c56e1",
+    "Operator.Word": "bold #9c56e1",
+    "Name.Decorator": "#9c56e1",
+    "Name.Function": "bold #407bbf",
+    "Name.Class": "bold #407bbf",
+    "Name.Builtin": "#19858f",
+    "Name.Namespace": "#19858f",
+    "Literal.String": "#2e8a3d",
+    "Literal.Number": "#ac6939",
+}
 """The style of each kind of token. The contrast of each colour is above 4.3 to 1 on white and on black."""
 _STEP = 14
 """Pixels of a step of indentation."""
@@ -76,14 +74,13 @@ _PIECE = "display:inline-block;vertical-align:middle"
 
 
 def to_html(blocks: Iterable[doc.Block], *, box: str = BOX) -> str:
-    """Return a document as HTML."""
     return _tag("div", box, *map(_block, blocks))
 
 
 def _block(block: doc.Block) -> str:
     match block:
         case doc.Title():
-            return _tag("div", "", _heading(block))
+            return _tag("div", "", _title(block))
         case doc.Line():
             return _line(block)
         case doc.Table():
@@ -96,17 +93,24 @@ def _block(block: doc.Block) -> str:
             row = _tag("div", "white-space:nowrap", name, track, _text(total, style="margin-left:8px"))
             return row + below
         case doc.Legend(parts):
-            return _tag("div", "", *map(_swatch, parts))
+            square = f"{_PIECE};width:10px;height:10px;margin:0 4px 0 10px;background-color:"
+            swatches = (_tag("span", square + part.colour) + _text(part.name, style=FAINT) for part in parts)
+            return _tag("div", "", *swatches)
         case doc.Code(lines, is_python):
             return _code(lines, is_python)
         case doc.Folded(head, blocks, is_open):
-            summary = _heading(head) if isinstance(head, doc.Title) else _spans(head.spans)
             indent = f"padding-left:{_STEP}px" if isinstance(head, doc.Line) and head.level else ""
-            return _tag("div", indent, _folded(summary, "".join(map(_block, blocks)), is_open=is_open))
+            summary = _title(head) if isinstance(head, doc.Title) else _spans(head.spans)
+            if not (inner := "".join(map(_block, blocks))):
+                return _tag("div", indent, summary)
+            body = _tag("div", f"padding-left:{_STEP}px", inner)
+            opens = _tag("summary", "cursor:pointer", summary)
+            folded = _tag("details", "margin:2px 0", opens, body, attributes=" open" if is_open else "")
+            return _tag("div", indent, folded)
 
 
-def _heading(title: doc.Title) -> str:
-    return _head(title.label, title.parts)
+def _title(title: doc.Title) -> str:
+    return DOT.join([f"<b>{_text(title.label)}</b>", *map(_inline, title.parts)])
 
 
 def _line(line: doc.Line) -> str:
@@ -139,21 +143,28 @@ def _inline(span: doc.Inline) -> str:
 
 def _table(table: doc.Table) -> str:
     rows = doc.rows_of(table)
-    headers = [(escape(column.title), _COLUMNS[column.wrap]) for column in table.columns]
+    columns = [(column.title, _COLUMNS[column.wrap]) for column in table.columns]
     if any(column.wrap is doc.Wrap.WORDS for column in table.columns):  # they need room as well
-        headers = [(title, style.replace(";width:100%", "")) for title, style in headers]
+        columns = [(title, style.replace(";width:100%", "")) for title, style in columns]
     has_notes = bool(table.notes) and any(row.notes for row in rows)
     if has_notes:
-        headers.append((escape(table.notes), LAST))
-    cells = []
+        columns.append((table.notes, LAST))
+    head = (
+        _tag("th", f"{style};font-weight:normal;{FAINT}", escape(title), attributes=' scope="col"')
+        for title, style in columns
+    )
+    lines = []
     for row in rows:
         texts, notes = list(map(_spans, row.cells)), "".join(map(_line, row.notes))
         if has_notes:
             texts.append(notes)
         else:
             texts[-1] += notes
-        cells.append(texts)
-    return _rows(headers, cells)
+        cells = (_tag("td", style, text) for (_, style), text in zip(columns, texts, strict=True))
+        lines.append(_tag("tr", f"border-top:1px solid {LINE};background-color:transparent", *cells))
+    style = "border-collapse:collapse;border:none;table-layout:auto;margin:2px 0;font-size:13px;width:100%"
+    parts = _tag("thead", "", _tag("tr", "", *head)), _tag("tbody", "", *lines)
+    return _tag("div", "overflow-x:auto", _tag("table", style, *parts))
 
 
 def _pieces(parts: Sequence[doc.Part], scale: float) -> Iterator[str]:
@@ -165,15 +176,10 @@ def _pieces(parts: Sequence[doc.Part], scale: float) -> Iterator[str]:
             yield _tag("span", style, attributes=f' title="{escape(part.name)} {escape(part.words)}"')
 
 
-def _swatch(part: doc.Part) -> str:
-    square = f"{_PIECE};width:10px;height:10px;margin:0 4px 0 10px;background-color:{part.colour}"
-    return _tag("span", square) + _text(part.name, style=FAINT)
-
-
 def _code(lines: Sequence[str], is_python: bool) -> str:
     scrolls = ' tabindex="0"'  # so that a keyboard can scroll it
     if is_python:
-        return _tag("div", _CODE_BOX, _coloured("\n".join(lines)), attributes=scrolls)
+        return _tag("div", _CODE_BOX, _highlight("\n".join(lines)), attributes=scrolls)
     inner = (_tag("div", "padding-left:14px;text-indent:-14px", escape(printable(line))) for line in lines)
     style = _CODE_BOX.replace("white-space:pre;", "white-space:pre-wrap;word-wrap:break-word;")
     return _tag("div", style, *inner, attributes=scrolls)
@@ -192,49 +198,16 @@ def _text(text: str, limit: int = LONG, style: str = "") -> str:
     return _tag("span", style, escape(shown), attributes=title) if title or style else escape(shown)
 
 
-def _head(label: str, parts: Sequence[doc.Inline]) -> str:
-    return DOT.join([f"<b>{_text(label)}</b>", *map(_inline, parts)])
-
-
-def _folded(summary: str, inner: str, *, is_open: bool) -> str:
-    """Return a section that folds; without anything in it, its head."""
-    if not inner:
-        return summary
-    line = _tag("summary", "cursor:pointer", summary)
-    body = _tag("div", f"padding-left:{_STEP}px", inner)
-    return _tag("details", "margin:2px 0", line, body, attributes=" open" if is_open else "")
-
-
-def _rows(headers: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; `headers` are (HTML, style of the column), the cells HTML."""
-    head = "".join(
-        _tag("th", f"{style};font-weight:normal;{FAINT}", text, attributes=' scope="col"')
-        for text, style in headers
-    )
-    row_style = f"border-top:1px solid {LINE};background-color:transparent"
-    body = "".join(
-        _tag(
-            "tr", row_style, *(_tag("td", style, cell) for (_, style), cell in zip(headers, row, strict=True))
-        )
-        for row in rows
-    )
-    style = "border-collapse:collapse;border:none;table-layout:auto;margin:2px 0;font-size:13px;width:100%"
-    table = _tag("table", style, f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>")
-    return _tag("div", "overflow-x:auto", table)
-
-
-def _coloured(code: str) -> str:
+def _highlight(code: str) -> str:
     """Return code as HTML; without colours if Pygments, which IPython brings, is missing."""
     try:
-        from pygments.lexers.python import PythonLexer  # takes a moment to import
+        from pygments import highlight, token
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers.python import PythonLexer
+        from pygments.style import Style
     except ImportError:
         return escape(code)
-    tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens(code)
-    return "".join(_token(str(kind).removeprefix("Token."), text) for kind, text in tokens)
-
-
-def _token(kind: str, text: str) -> str:
-    style = next((style for prefix, style in _COLOURS if kind.startswith(prefix)), "")
-    if not style or not text.strip():
-        return escape(text)
-    return f'<span style="{style}">{escape(text)}</span>'
+    styles = {token.string_to_tokentype(kind): style for kind, style in _COLOURS.items()}
+    colours = type("Colours", (Style,), {"styles": styles})
+    formatter = HtmlFormatter(style=colours, noclasses=True, nowrap=True)
+    return str(highlight(code, PythonLexer(stripnl=False, ensurenl=False), formatter))

@@ -12,8 +12,6 @@ from nbcache.ui.display.document import Block
 from nbcache.ui.display.html import to_html
 from nbcache.ui.display.text import to_text
 
-__all__ = ["Rendered", "render"]
-
 _JSON_LIMIT = 16_384
 """Bytes of JSON above which a report is displayed without it, to keep notebooks small."""
 

@@ -1,34 +1,160 @@
-"""Show the report of a cell, the session, settings, checks and the live line."""
+"""Show graphs, why they missed, the report of a cell, the session, settings, checks and the live line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
-from nbcache.core.reports import Activity, CellReport
-from nbcache.core.text import DOT, NOTHING, one_line
+from nbcache.core.reports import Activity, CellReport, GraphContents, GraphRecord
+from nbcache.core.text import DOT, NOTHING, counted, one_line, printable, size
 from nbcache.explain.stats import tally
+from nbcache.explain.why import Why
 from nbcache.kernel.prewarming import Prewarming
+from nbcache.kernel.reasons import NOT_STORED
 from nbcache.shared.level import SharedFigures
 from nbcache.ui.display import document as doc
-from nbcache.ui.display.document import badge, faint, line
-from nbcache.ui.display.graph import graph_blocks
+from nbcache.ui.display import words
+from nbcache.ui.display.document import badge, code, faint, labelled, line
 from nbcache.ui.display.html import to_html
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.stats import reason_table
-from nbcache.ui.display.words import (
-    BAR,
-    Check,
-    SettingRow,
-    StoreFigures,
-    activity_parts,
-    check_totals,
-    kernel_parts,
-    prewarming_parts,
-    shared_parts,
-    store_parts,
-    totals,
+from nbcache.ui.display.words import BAR, Check, CheckState, SettingRow, StoreFigures, activity_parts, totals
+
+_SHORT = 100
+"""Characters of a reason that the HTML table shows; the details have all of it."""
+_MOST_LINES, _LONGEST_LINE = 400, 400
+"""Lines of code that are shown, and characters of each."""
+_COLUMNS = (
+    *map(doc.Column, ("function", "graph", "outcome", "from")),
+    *(doc.Column(title, doc.Wrap.NUMBER) for title in ("time", "saved", "ops")),
+    doc.Column("kernels"),
 )
+
+
+def graph_blocks(graphs: Sequence[GraphRecord]) -> list[doc.Block]:
+    """Return graphs as a table, and, folded in HTML, all details of each."""
+    if not graphs:
+        return []
+    rows = [
+        doc.Row(
+            [
+                [code(graph.function, 40), faint(words.short_location(graph), 30)],
+                [graph.compile_id, faint(graph.direction.value)],
+                badge(graph.outcome.value),
+                doc.Span(words.source(graph), limit=32),
+                words.taken(graph),
+                words.saved(graph),
+                NOTHING if graph.operators is None else str(graph.operators),
+                str(graph.kernels or NOTHING)
+                + (f" ({graph.kernels_compiled} compiled)" if graph.kernels_compiled else ""),
+            ],
+            [labelled(label, text, limit=_SHORT) for label, text in words.explanations(graph)],
+        )
+        for graph in graphs
+    ]
+    few = len(graphs) <= 3
+    details = [
+        doc.Folded(line(code(graph.function, 60), _id(graph)), detail(Why(graph)), is_open=few)
+        for graph in graphs
+    ]
+    return [
+        doc.Table(_COLUMNS, rows, notes="reason"),
+        doc.Folded(line(faint("details")), details, in_text=doc.InText.NOTHING),
+    ]
+
+
+def detail(why: Why, contents: GraphContents | None = None) -> list[doc.Block]:
+    """Return everything that is known of a graph; `contents` has its guards and code."""
+    blocks = [*_why_lines(why), *_facts(why.graph)]
+    return blocks if contents is None else [*blocks, *_contents(why.graph, contents)]
+
+
+def render_graph(why: Why, contents: GraphContents) -> Rendered:
+    graph = why.graph
+    data = {**why.to_json(), **contents.to_json(), "code_path": graph.code_path or None}
+    head = doc.Title(
+        f"{graph.function} {words.short_location(graph)} {_id(graph)}",
+        [badge(graph.outcome.value, _outcome(graph)), words.taken(graph)],
+    )
+    return render([head, *detail(why, contents)], data, "graph")
+
+
+def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "") -> Rendered:
+    """Return the reasons of graphs, and the notices; `remark` is about them, or about their absence."""
+    parts = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
+    blocks: list[doc.Block] = [doc.Title("nbcache why", parts)]
+    for row in rows:
+        graph, place = row.graph, words.short_location(row.graph)
+        outcome = badge(graph.outcome.value, DOT.join([_outcome(graph), words.taken(graph)]))
+        blocks.append(line(code(f"{graph.function} {place}"), faint(f"{_id(graph)}:"), outcome))
+        blocks += _why_lines(row, level=1)
+    blocks += [line(notice, mark=doc.Mark.NOTICE) for notice in notices]
+    data = {"graphs": [row.to_json() for row in rows], "notices": list(notices)}
+    return render(blocks, data, "why")
+
+
+def graph_line(graph: GraphRecord) -> doc.Line:
+    """Return a graph on one line, for a section that opens to its details."""
+    outcome, saved, source = graph.outcome.value, words.saved(graph), words.source(graph)
+    facts = [words.taken(graph)]
+    facts += [f"saved {saved}"] if saved != NOTHING else []
+    facts += [source] if source != NOTHING else []
+    reasons = words.explanations(graph)
+    facts += [text if label == outcome else f"{label}: {text}" for label, text in reasons]
+    name = [code(graph.function, 40), faint(words.short_location(graph), 30), faint(_id(graph))]
+    return line(*name, badge(outcome), doc.Span(DOT.join(facts), limit=160))
+
+
+def _outcome(graph: GraphRecord) -> str:
+    origin = f" from {words.source(graph)}" if graph.level is not None else ""
+    return f"{graph.outcome.value}{origin}"
+
+
+def _id(graph: GraphRecord) -> str:
+    return f"{graph.compile_id} {graph.direction.value}"
+
+
+def _why_lines(why: Why, level: int = 0) -> Iterator[doc.Block]:
+    explanation = why.explanation
+    clause = None if explanation is None else explanation.clause()  # the differences below say more
+    for label, text in words.explanations(why.graph):
+        if text != f"{NOT_STORED}{clause}":
+            yield labelled(label, text.removesuffix(f"; {clause}"), doc.Style.WHOLE, level)
+        if label == "recompile" and why.meter:
+            yield labelled("so far", why.meter, level=level)
+        if label == "graph break" and why.cost:
+            yield labelled("cost", why.cost, level=level)
+    for difference in () if explanation is None else explanation.differences:
+        yield labelled("differs", difference.words(), level=level)
+    if why.action:
+        yield labelled("next", why.action, level=level)
+
+
+def _facts(graph: GraphRecord) -> Iterator[doc.Block]:
+    artifacts = DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items())
+    operators = "" if graph.operators is None else str(graph.operators)
+    plain = (("time", words.phases(graph)), ("artifacts", artifacts), ("operators", operators))
+    paths = (("key", graph.key or ""), ("defined", graph.location))
+    for facts, style in ((plain, doc.Style.PLAIN), (paths, doc.Style.PATH)):
+        yield from (labelled(label, text, style) for label, text in facts if text)
+
+
+def _contents(graph: GraphRecord, contents: GraphContents) -> Iterator[doc.Block]:
+    if contents.no_guards:
+        yield labelled("guards", contents.no_guards)
+    else:
+        head = labelled("guards", f"{len(contents.guards)}, all of which hold when torch runs this graph")
+        yield doc.Folded(head, [doc.Code(contents.guards, is_python=False)])
+    if contents.no_code:
+        yield labelled("generated code", contents.no_code)
+        return
+    every = contents.code.splitlines()
+    lines = [printable(line.expandtabs(4))[:_LONGEST_LINE] for line in every[:_MOST_LINES]]
+    count = counted(len(every), "line")
+    count = f"the first {len(lines)} of {count}" if len(every) > len(lines) else count
+    facts = DOT.join(filter(None, [count, size(len(contents.code.encode())), graph.code_path]))
+    yield doc.Folded(line(faint("generated code:"), faint(one_line(facts))), [doc.Code(lines)])
 
 
 def render_report(report: CellReport, *, stored: bool = True, why: str = "") -> Rendered:
@@ -54,17 +180,15 @@ def render_status(
     shared: SharedFigures | None = None,
     nursery: int = 0,
 ) -> Rendered:
-    """Return the session by cell and graph; `shared` is the store that it is connected to.
-
-    `nursery` is the process that this kernel was forked from, 0 for an ordinary kernel.
-    """
+    """Return the session by cell and graph; `nursery` is the process that forked this kernel, or 0."""
     runs = [report for report in reports if report.graphs]
     graphs = [graph for report in runs for graph in report.graphs]
     first, *rest = totals(graphs)
     in_runs = f" in {len(runs)} cell run{'s' if len(runs) > 1 else ''}" if runs else ""
     blocks: list[doc.Block] = [doc.Title("nbcache session", [first + in_runs, *rest])]
-    facts = [*map(store_parts, stores), shared_parts(shared), kernel_parts(nursery)]
-    facts.append(prewarming_parts(prewarming))
+    forked = [f"forked from nursery {nursery}", "imports were done ahead"] if nursery else []
+    facts = [*map(words.store_parts, stores), words.shared_parts(shared), forked]
+    facts.append(words.prewarming_parts(prewarming))
     blocks += [line(DOT.join(parts), style=doc.Style.FAINT) for parts in facts if parts]
     blocks += _notices(dict.fromkeys(notice for report in reports for notice in report.notices))
     blocks += reason_table(tally(graphs))
@@ -80,20 +204,18 @@ def render_status(
 
 
 def _run(report: CellReport, *, is_open: bool) -> doc.Folded:
-    """Return the graphs of one run of a cell."""
     label = report.cell.label if report.cell else "outside cells"
     name = f"{label} {one_line(report.name)}" if report.name else label
     return doc.Folded(doc.Title(name, totals(report.graphs)), graph_blocks(report.graphs), is_open=is_open)
 
 
 def render_settings(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> Rendered:
-    """Return nbcache's settings, and the settings of torch's caches."""
     data = {"settings": [asdict(row) for row in rows], "torch": [asdict(row) for row in torch_rows]}
     return render(settings_blocks(rows, torch_rows), data, "settings")
 
 
 def settings_blocks(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> list[doc.Block]:
-    """Return settings as a table; the settings of torch's caches have a table of their own."""
+    """Return settings as a table; torch's cache settings have another table."""
     tables: list[doc.Block] = [_settings(rows)]
     return [*tables, doc.Title("torch's caches"), _settings(torch_rows)] if torch_rows else tables
 
@@ -116,7 +238,6 @@ def _settings(rows: Sequence[SettingRow]) -> doc.Table:
 
 
 def render_checks(checks: Sequence[Check]) -> Rendered:
-    """Return the checks of `%nbcache doctor`."""
     rows = [
         doc.Row(
             [check.name, badge(check.state.value), check.found],
@@ -125,25 +246,17 @@ def render_checks(checks: Sequence[Check]) -> Rendered:
         for check in checks
     ]
     table = doc.Table([doc.Column("check"), doc.Column("state"), doc.Column("found", doc.Wrap.REST)], rows)
+    states = Counter(check.state for check in checks)
+    wrong = [state for state in (CheckState.PROBLEM, CheckState.NOTE) if states[state]]
+    found = [counted(states[state], state.value) for state in wrong] or ["all in order"]
     data = {"checks": [check.to_json() for check in checks]}
-    return render([doc.Title("nbcache doctor", check_totals(checks)), table], data, "checks")
+    head = doc.Title("nbcache doctor", [counted(len(checks), "check"), *found])
+    return render([head, table], data, "checks")
 
 
 def render_activity(now: Activity) -> Rendered:
-    """Return the live line."""
-    return _live_line(activity_parts(now), activity_parts(now, BAR))
-
-
-def render_idle(last: Activity) -> Rendered:
-    """Return the live line while the cell runs and compiles nothing; `last` is what it compiled before."""
-    parts = ["running the cell"]
-    if last.phase != "restoring":
-        parts.append(f"last compiled {one_line(last.function, 60)} {last.compile_id}".rstrip())
-    return _live_line(parts, parts)
-
-
-def _live_line(parts: Sequence[str], html_parts: Sequence[str]) -> Rendered:
-    return Rendered(f"nbcache: {DOT.join(parts)}", to_html([doc.Title("nbcache", html_parts)]))
+    html = to_html([doc.Title("nbcache", activity_parts(now, BAR))])
+    return Rendered(f"nbcache: {DOT.join(activity_parts(now))}", html)
 
 
 def _notices(notices: Iterable[str]) -> list[doc.Line]:

@@ -17,14 +17,14 @@ from nbcache.artifacts.compatibility import (
     foreseen_differences,
 )
 from nbcache.artifacts.history import asked_for
-from nbcache.artifacts.provenance import Judge, Made, authors
+from nbcache.artifacts.provenance import Judge, authors
 from nbcache.core.cpu_levels import LABEL
 from nbcache.core.errors import TrustError, Unsigned, UntrustedSigner
 from nbcache.core.key import Difference
-from nbcache.core.model import Environment, GraphSummary, Manifest, Snapshot, SnapshotTaken
+from nbcache.core.model import Environment, GraphSummary, Manifest, Snapshot
 from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line, size
 from nbcache.core.trust import Policy, admit, says, short, spelled
-from nbcache.snapshots.build import makers
+from nbcache.snapshots.build import Taken, makers
 from nbcache.snapshots.named import Version
 from nbcache.snapshots.verify import Received, is_vouched
 
@@ -47,16 +47,16 @@ def held(snapshot: Snapshot) -> str:
     return DOT.join([*parts, f"{size(_bytes(snapshot))} in {size(_packed_bytes(snapshot))}"])
 
 
-def taken_parts(taken: SnapshotTaken) -> list[str]:
-    """Return what else there is to say of a snapshot that was just taken."""
-    parts = [] if taken.changed else ["nothing was new"]
-    if taken.missing:
-        parts.append(f"{taken.missing} more are not stored any more")
-    if taken.left:
-        parts.append(
-            f"{counted(taken.left, 'version stands', 'versions stand')} beside it, of others or damaged"
-        )
-    return parts
+def taken_words(name: str, taken: Taken) -> str:
+    """Return the contents of a snapshot that was just taken, called `name`, and what may surprise in them."""
+    summary = taken.summary()
+    parts = [f"{one_line(name)} holds {held(taken.draft.snapshot)}"]
+    parts += [] if summary.changed else ["nothing was new"]
+    parts += [f"{summary.missing} more are not stored any more"] if summary.missing else []
+    if summary.left:
+        beside = counted(summary.left, "version stands", "versions stand")
+        parts.append(f"{beside} beside it, of others or damaged")
+    return "; ".join(parts)
 
 
 def snapshot_lines(
@@ -74,9 +74,17 @@ def snapshot_lines(
     lines = [f"{one_line(received.where)}: {held(snapshot)}"]
     of = f" of {one_line(snapshot.notebook, _LONGEST)}" if snapshot.notebook else ""
     lines.append(f"  taken {_day(snapshot.created)}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
-    lines.append(f"  {_signed_by(received, judge)}")
+    if received.standing is None:
+        lines.append("  not signed")
+    else:
+        who = signer_words(received.signer, judge, snapshot.user, snapshot.host)
+        lines.append(f"  signed by {who}")
     compiled = list(makers(snapshot).items())
-    lines += [f"  {_made(fingerprint, made, judge)}" for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]]
+    for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]:
+        who = "nobody has signed for having compiled"
+        if fingerprint:
+            who = f"compiled by {signer_words(fingerprint, judge, made.user, made.host)}:"
+        lines.append(f"  {who} {counted(made.artifacts, 'artifact')}")
     lines += _more(len(compiled) - _MOST_ENVIRONMENTS, "more signer")
     for manifest in snapshot.manifests[:_MOST_ENVIRONMENTS]:
         lines += ["", *_manifest_lines(manifest, here, titles)]
@@ -90,12 +98,9 @@ def arrival_line(
     judge: Judge,
     cells: Collection[str] = (),
 ) -> str:
-    """Return one line on a snapshot that came along: whose, what it saves, whether it fits and may run.
-
-    `here` and `cells` as in `arrival`.
-    """
+    """Return what `arrival` does in one line."""
     said, hindrances = arrival(received, here, policy, judge, cells)
-    return "nbcache: " + DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
+    return DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
 
 
 def arrival(
@@ -119,16 +124,13 @@ def arrival(
     except TrustError:
         pass
     manifest, differing = _nearest(snapshot.manifests, here)
-    graphs = manifest.graphs if manifest is not None else ()
-    if manifest is not None and cells:
-        graphs = asked_for(manifest, cells, ()).graphs or graphs
-    whose = _whose(received, judge)
-    parts = [
-        f"{name}: {counted(len(graphs), 'graph')}{whose}",
-        *([each] if manifest is not None and (each := _for_any(manifest)) else []),
-        _day(snapshot.created),
-        f"saves about {duration(_seconds(graphs))}",
-    ]
+    graphs: Sequence[GraphSummary] = ()
+    parts: list[str] = []
+    if manifest is not None:
+        graphs = (asked_for(manifest, cells, ()).graphs if cells else ()) or manifest.graphs
+        parts += filter(None, [_for_any(manifest)])
+    parts.insert(0, f"{name}: {counted(len(graphs), 'graph')}{_whose(received, judge)}")
+    parts += [_day(snapshot.created), f"saves about {duration(_seconds(graphs))}"]
     hindrances = []
     if differing:
         hindrances.append((f"not all fits here: {_differing(differing)} differ", "nbcache inspect"))
@@ -156,43 +158,30 @@ def fit_words(manifests: Sequence[Manifest], here: Environment | None) -> str:
         fit = "fits in part" if fitting(manifests, here) else "does not fit here"
         return f"{fit}: {_differing(differing)} differ"
     baseline = None if manifest is None else baseline_for([manifest], here)
-    if baseline is None:
-        return "fits here"
-    return f"fits here once this kernel compiles for any {one_line(baseline, _LONGEST)} CPU"
-
-
-def restored_words(graphs: int, artifacts: int, where: str) -> str:
-    """Return what was restored, in a sentence."""
-    return f"restored {counted(graphs, 'graph')}, {counted(artifacts, 'artifact')}, of {one_line(where)}"
-
-
-def pending_words(where: str) -> str:
-    """Return when a snapshot is restored that came before torch was imported."""
-    return f"{one_line(where)} is restored as soon as torch is imported"
+    once = f" once this kernel compiles for any {one_line(baseline, _LONGEST)} CPU" if baseline else ""
+    return f"fits here{once}"
 
 
 def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str, str]]:
     """Return what of a trusted signer's snapshot may not be used, by who compiled it; with the next step."""
-    found = []
+    omitted = []
     for fingerprint, made in makers(received.snapshot).items():
-        what = counted(made.artifacts, "artifact")
+        count = counted(made.artifacts, "artifact")
         try:
             admit(policy, judge.standing(fingerprint) if fingerprint else None, fingerprint)
         except UntrustedSigner:
-            why = f"{what} not used yet: {short(fingerprint)}, who compiled that, is not trusted here"
-            found.append((why, "%nbcache trust"))
+            why = f"{count} not used yet: {short(fingerprint)}, who compiled that, is not trusted here"
+            omitted.append((why, "%nbcache trust"))
         except TrustError:
-            found.append((f"{what} not used: nobody has signed for having compiled that", "nbcache inspect"))
-    if (more := len(found) - _MOST_NAMED) > 0:
-        return [*found[:_MOST_NAMED], (f"and of {counted(more, 'more signer')}", "nbcache inspect")]
-    return found
+            why = f"{count} not used: nobody has signed for having compiled that"
+            omitted.append((why, "nbcache inspect"))
+    if (more := len(omitted) - _MOST_NAMED) > 0:
+        omitted[_MOST_NAMED:] = [(f"and of {counted(more, 'more signer')}", "nbcache inspect")]
+    return omitted
 
 
 def _whose(received: Received, judge: Judge) -> str:
-    """Return who compiled what came along, and who took it, where that is somebody else.
-
-    Of a stranger's snapshot only who took it: nobody answers for what else it says.
-    """
+    """Return who compiled what came along, and who took it; of a stranger's snapshot only who took it."""
     snapshot = received.snapshot
     if not is_vouched(received.standing):
         by = says(snapshot.user, snapshot.host)
@@ -209,21 +198,6 @@ def _whose(received: Received, judge: Judge) -> str:
     return f" of {', '.join(dict.fromkeys(names[:_MOST_NAMED]))}{more}, taken by {taken_by}"
 
 
-def _made(fingerprint: str, made: Made, judge: Judge | None) -> str:
-    """Return who compiled how much of a snapshot."""
-    what = counted(made.artifacts, "artifact")
-    if not fingerprint:
-        return f"nobody has signed for having compiled {what}"
-    return f"compiled by {signer_words(fingerprint, judge, made.user, made.host)}: {what}"
-
-
-def _signed_by(received: Received, judge: Judge | None) -> str:
-    if received.standing is None:
-        return "not signed"
-    snapshot = received.snapshot
-    return f"signed by {signer_words(received.signer, judge, snapshot.user, snapshot.host)}"
-
-
 def signer_words(fingerprint: str, judge: Judge | None, user: str = "", host: str = "") -> str:
     """Return a signer: the whole fingerprint, the standing and the user's name for them, what they state."""
     name, standing = "", ""
@@ -237,17 +211,15 @@ def _nearest(
     manifests: Sequence[Manifest], here: Environment | None
 ) -> tuple[Manifest | None, list[Difference]]:
     """Return the manifest whose environment is nearest to `here`, and in what it differs."""
-    if here is None:
-        return (manifests[0] if manifests else None), []
-    differing = [foreseen_differences(manifest, here) for manifest in manifests]
-    order = [
-        (len(found), [each.label for each in found], _for_any(manifest))
-        for found, manifest in zip(differing, manifests, strict=True)
-    ]
-    if not order:
-        return None, []
-    nearest = order.index(min(order))
-    return manifests[nearest], differing[nearest]
+    if here is None or not manifests:
+        return next(iter(manifests), None), []
+    pairs = [(manifest, foreseen_differences(manifest, here)) for manifest in manifests]
+
+    def distance(pair: tuple[Manifest, list[Difference]]) -> tuple[int, list[str], str]:
+        manifest, differing = pair
+        return len(differing), [part.label for part in differing], _for_any(manifest)
+
+    return min(pairs, key=distance)
 
 
 def _differing(differences: Sequence[Difference]) -> str:
@@ -263,96 +235,68 @@ def snapshot_json(
     received: Received, here: Environment | None = None, judge: Judge | None = None
 ) -> dict[str, Any]:
     """Return the same as JSON values, by the names that docs/json.md documents."""
-    snapshot = received.snapshot
+    snapshot, standing = received.snapshot, received.standing
     return {
         "source": received.where,
-        "notebook": snapshot.notebook,
-        "created": snapshot.created,
-        "made_by": snapshot.made_by,
-        "user": snapshot.user,
-        "host": snapshot.host,
+        **{name: getattr(snapshot, name) for name in ("notebook", "created", "made_by", "user", "host")},
         "signer": received.signer or None,
-        "standing": None if received.standing is None else received.standing.name.lower(),
+        "standing": None if standing is None else standing.name.lower(),
         "makers": [
             {
                 "signer": fingerprint or None,
                 "standing": judge.standing(fingerprint).name.lower() if judge and fingerprint else None,
-                "user": made.user,
-                "host": made.host,
-                "artifacts": made.artifacts,
+                **{name: getattr(made, name) for name in ("user", "host", "artifacts")},
             }
             for fingerprint, made in makers(snapshot).items()
         ],
         "bytes": _bytes(snapshot),
         "packed_bytes": _packed_bytes(snapshot),
-        "manifests": [
+        "manifests": [_manifest_json(manifest, snapshot, here) for manifest in snapshot.manifests],
+    }
+
+
+def _manifest_json(manifest: Manifest, snapshot: Snapshot, here: Environment | None) -> dict[str, Any]:
+    parts = None if here is None else differences(manifest, here)
+    return {
+        "environment": manifest.environment.values,
+        "differences": parts
+        and [{"component": part.label, "there": part.old, "here": part.new} for part in parts],
+        "graphs": [graph.to_json() for graph in manifest.graphs],
+        "artifacts": [
             {
-                "environment": manifest.environment.values,
-                "differences": None
-                if here is None
-                else [
-                    {"component": each.label, "there": each.old, "here": each.new}
-                    for each in differences(manifest, here)
-                ],
-                "graphs": [graph.to_json() for graph in manifest.graphs],
-                "artifacts": [
-                    {
-                        "type": ref.type,
-                        "key": ref.key,
-                        "digest": ref.digest,
-                        "bytes": ref.size,
-                        "packed_bytes": snapshot.contents[ref.digest].packed_size,
-                        "cell": ref.cell,
-                        "function": ref.function,
-                        "maker": maker or None,
-                    }
-                    for ref, (maker, _) in zip(manifest.artifacts, authors(manifest.artifacts), strict=True)
-                ],
+                **{name: getattr(ref, name) for name in ("type", "key", "digest")},
+                "bytes": ref.size,
+                "packed_bytes": snapshot.contents[ref.digest].packed_size,
+                "cell": ref.cell,
+                "function": ref.function,
+                "maker": maker or None,
             }
-            for manifest in snapshot.manifests
+            for ref, (maker, _) in zip(manifest.artifacts, authors(manifest.artifacts), strict=True)
         ],
     }
 
 
 def version_lines(versions: Iterable[Version], judge: Judge) -> list[str]:
     """Return the named snapshots of a store as a table, one row a version, and what is wrong with some."""
-    rows: list[tuple[str, ...]] = [
-        ("name", "graphs", "artifacts", "bytes", "saves", "signer", "", "states", "taken")
-    ]
+    rows = [["name", "graphs", "artifacts", "bytes", "saves", "signer", "", "states", "taken"]]
     problems: list[str] = []
     for version in versions:
+        name = one_line(version.name or version.key)
         if (received := version.received) is None:
-            rows.append(
-                (one_line(version.name or version.key), *[NOTHING] * 5, "cannot be used", *[NOTHING] * 2)
-            )
+            rows.append([name, *[NOTHING] * 5, "cannot be used", *[NOTHING] * 2])
             problems += version.problem.diagnostics() if version.problem is not None else []
             continue
-        told, snapshot = version_json(version), received.snapshot
-        rows.append(
-            (
-                one_line(version.name or version.key),
-                str(told["graphs"]),
-                str(told["artifacts"]),
-                size(told["packed_bytes"]),
-                duration(told["seconds"]),
-                short(received.signer) if received.signer else NOTHING,
-                _standing_words(received, judge),
-                says(snapshot.user, snapshot.host) or NOTHING,
-                _day(snapshot.created),
-            )
-        )
+        values, snapshot, signer = version_json(version), received.snapshot, received.signer
+        trusted = judge.name(signer) if received.standing else ""
+        standing = received.standing.value if received.standing else "not signed"
+        row = [name, str(values["graphs"]), str(values["artifacts"]), size(values["packed_bytes"])]
+        row += [duration(values["seconds"]), short(signer) if signer else NOTHING]
+        row.append(f"trusted: {trusted}" if trusted else standing)
+        rows.append([*row, says(snapshot.user, snapshot.host) or NOTHING, _day(snapshot.created)])
     return [*aligned(rows, right=(1, 2, 3, 4)), *problems]
 
 
-def _standing_words(received: Received, judge: Judge) -> str:
-    if received.standing is None:
-        return "not signed"
-    name = judge.name(received.signer)
-    return f"trusted: {name}" if name else received.standing.value
-
-
 def version_json(version: Version) -> dict[str, Any]:
-    """Return one version of a named snapshot as JSON values."""
     received = version.received
     snapshot = received.snapshot if received else None
     graphs = _graphs(snapshot) if snapshot else []

@@ -1,19 +1,19 @@
-"""Show hits, misses and saved seconds, of this kernel and of all kernels in the history."""
+"""Show hits and saved seconds, now and over all kernels, the plan of the next kernel, and the timeline."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from nbcache.core.model import Level
-from nbcache.core.text import DOT, ago, counted, duration, one_line, percent, size
-from nbcache.explain.stats import Fate, Lifetime, Stats, StoredGraph, Tally
+from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, percent, size
+from nbcache.explain.plan import CellPlan, Plan, Verdict
+from nbcache.explain.stats import Fate, Lifetime, Stats, Tally
+from nbcache.explain.timeline import OUTSIDE, Timeline
 from nbcache.ui.display import document as doc
-from nbcache.ui.display.document import line
+from nbcache.ui.display.document import code, faint, line
 from nbcache.ui.display.render import Rendered, render
-from nbcache.ui.display.words import missed_lines
-
-__all__ = ["reason_table", "render_stats", "tally_tables"]
+from nbcache.ui.display.words import missed_lines, phase_name
 
 _MOST_REASONS = 8
 _MOST_UNUSED = 12
@@ -32,6 +32,32 @@ _FATES = {
     Fate.IDLE: "not asked for",
     Fate.UNREACHED: "of cells that have not run",
 }
+_MOST_UNFIT = 4
+_WORDS = {
+    Verdict.EDITED: "if unchanged",
+    Verdict.GONE: "not stored any more",
+    Verdict.ELSEWHERE: "of another environment",
+    Verdict.BYPASS: "bypassed",
+}
+_EDITED = "of an edited cell those graphs hit that are still the same; the others are compiled"
+_UNSURE = "if unchanged: a cell that defined the function was edited, or one that called it before is gone"
+_ESTIMATES = "seconds are estimates: what earlier kernels took, else what a hit saves"
+_PHASES = {
+    "trace": ("t", "#8b5cf6"),
+    "dynamo": ("D", "#3b82f6"),
+    "aot": ("A", "#06b6d4"),
+    "inductor": ("I", "#f59e0b"),
+    "build": ("B", "#ef4444"),
+    "wait": ("w", "#9ca3af"),
+    "load": ("l", "#22c55e"),
+    OUTSIDE: (".", "rgba(128,128,128,0.35)"),
+}
+"""The letter and the colour of each phase, in the order in which a compile goes through them."""
+_MOST_CELLS = 40
+"""Cells that are drawn, the newest."""
+_MOST_LOST = 8
+_SMALL = 0.005
+"""The share of a bar that cannot be seen."""
 
 
 def render_stats(stats: Stats, notebook: str = "", *, now: float | None = None) -> Rendered:
@@ -111,17 +137,13 @@ def _audit(stats: Stats) -> Iterator[str]:
     fates = stats.fates()
     parts = [f"{fates[fate]} {words}" for fate, words in _FATES.items() if fates[fate]]
     yield f"{counted(len(stats.stored), 'graph')} stored before{DOT}{DOT.join(parts)}"
-    told = [each for each in stats.stored if each.why]
-    for each in sorted(told, key=lambda each: -each.saves_seconds)[:_MOST_UNUSED]:
-        yield f"{_named(each)}: {each.why}"
-    if (more := len(told) - _MOST_UNUSED) > 0:
+    unused = sorted((graph for graph in stats.stored if graph.why), key=lambda graph: -graph.saves_seconds)
+    for graph in unused[:_MOST_UNUSED]:
+        saves = f", {duration(graph.saves_seconds)}" if graph.saves_seconds >= 0.1 else ""
+        fate = "changed since" if graph.fate is Fate.CHANGED else "not there any more"
+        yield f"{fate}: {one_line(graph.function, 60)} {graph.direction.value}{saves}: {graph.why}"
+    if (more := len(unused) - _MOST_UNUSED) > 0:
         yield f"and {counted(more, 'more')} (--json has all)"
-
-
-def _named(graph: StoredGraph) -> str:
-    saves = f", {duration(graph.saves_seconds)}" if graph.saves_seconds >= 0.1 else ""
-    how = "changed since" if graph.fate is Fate.CHANGED else "not there any more"
-    return f"{how}: {one_line(graph.function, 60)} {graph.direction.value}{saves}"
 
 
 def tally_tables(tally: Tally) -> list[doc.Block]:
@@ -134,16 +156,13 @@ def tally_tables(tally: Tally) -> list[doc.Block]:
 
 
 def reason_table(tally: Tally) -> list[doc.Block]:
-    """Return why graphs did not hit."""
-    reasons = [
-        (str(reason.graphs), duration(reason.seconds), reason.reason)
-        for reason in tally.reasons[:_MOST_REASONS]
-    ]
-    if more := tally.reasons[_MOST_REASONS:]:
-        seconds = duration(sum(reason.seconds for reason in more))
+    first, more = tally.reasons[:_MOST_REASONS], tally.reasons[_MOST_REASONS:]
+    rows = [(str(reason.graphs), duration(reason.seconds), reason.reason) for reason in first]
+    if more:
+        graphs, seconds = (sum(getattr(reason, name) for reason in more) for name in ("graphs", "seconds"))
         others = f"{counted(len(more), 'other reason')} (--json has all)"
-        reasons.append((str(sum(reason.graphs for reason in more)), seconds, others))
-    return _table(("graphs", "time", "not hit because"), reasons)
+        rows.append((str(graphs), duration(seconds), others))
+    return _table(("graphs", "time", "not hit because"), rows)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Block]:
@@ -156,3 +175,150 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Blo
         [*numbers, doc.Span(words, limit=_LONGEST_REASON)] for *numbers, words in rows
     ]
     return [doc.Table(columns, cells)] if rows else []
+
+
+# --- the plan ---------------------------------------------------------------------------------------
+
+
+def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem: str = "") -> Rendered:
+    """Return the plan of `notebook`; `notes` may warn of it, `problem` is why it is missing."""
+    title = f"nbcache plan{DOT}{one_line(notebook, 60)}" if notebook else "nbcache plan"
+    head = doc.Title(title, [problem] if problem else plan_parts(plan))
+    data = {"notebook": notebook, "notes": list(notes), "problem": problem or None, **plan.to_json()}
+    return render([head, *plan_blocks(plan, notes)], data, "plan")
+
+
+def plan_blocks(plan: Plan, notes: Sequence[str] = ()) -> list[doc.Block]:
+    blocks: list[doc.Block] = []
+    if plan.cells:
+        columns = [doc.Column(title, doc.Wrap.WORDS) for title in ("cell", "next kernel", "from")]
+        columns += [doc.Column(title, doc.Wrap.NUMBER) for title in ("expected", "cold")]
+        blocks += [doc.Table(columns, list(map(_row, plan.cells))), doc.GAP]
+    blocks += [line(text, style=doc.Style.FAINT) for text in (*notes, *_remarks(plan))]
+    for unfit in plan.unfit[:_MOST_UNFIT]:
+        whose = f"not used: {counted(unfit.graphs, 'graph')} of {one_line(unfit.name, 60)}"
+        blocks += [doc.GAP, line(whose), doc.Code(unfit.lines, is_python=False)]
+    return blocks
+
+
+def plan_parts(plan: Plan) -> list[str]:
+    """Return the plan in short: graphs expected to hit, cells that were edited, seconds."""
+    if not plan.graphs:
+        return ["nothing that this notebook has compiled is known here"]
+    parts = [f"{plan.hits} of {counted(plan.graphs, 'graph')} expected to hit"]
+    if plan.edited:
+        parts.append(f"{counted(plan.edited, 'cell')} {'was' if plan.edited == 1 else 'were'} edited since")
+    cold, restored = plan.cold_seconds, plan.expected_seconds
+    if cold is not None and restored is not None and plan.hits:
+        most = "at most about" if plan.edited else "about"
+        instead = f" instead of {duration(cold)}" if restored < cold else ""
+        parts.append(f"{most} {duration(restored)}{instead}")
+    elif plan.hits and (saved := plan.saved_seconds):
+        parts.insert(1, f"saves about {duration(saved)}")
+    elif not plan.hits and cold is not None:
+        parts.append(f"about {duration(cold)} cold")
+    return parts
+
+
+def _row(plan: CellPlan) -> list[doc.Cell]:
+    hits, total = plan.count(Verdict.HIT), len(plan.graphs)
+    counts = [(verdict, plan.count(verdict)) for verdict in _WORDS]
+    parts = [f"{hits} of {counted(total, 'graph')} hit"] if hits else []
+    if plan.is_edited:
+        names = dict.fromkeys(one_line(graph.function, 24) for graph in plan.graphs)
+        parts = [f"edited since: {', '.join(names)}"]
+        counts = [pair for pair in counts if pair[0] is not Verdict.EDITED]
+    parts += [f"{count} {_WORDS[verdict]}" for verdict, count in counts if count]
+    sources = dict.fromkeys(one_line(graph.source, 24) for graph in plan.graphs if graph.source)
+    return [
+        [plan.cell.label, code(plan.cell.title, 36)],
+        DOT.join(parts),
+        ", ".join(sources) or NOTHING,
+        _about(None if plan.is_edited else plan.expected_seconds),
+        _about(plan.cold_seconds),
+    ]
+
+
+def _about(seconds: float | None) -> str:
+    return NOTHING if seconds is None else f"~{duration(seconds)}"
+
+
+def _remarks(plan: Plan) -> list[str]:
+    remarks = [_EDITED] if plan.edited else []
+    unsure = any(cell.count(Verdict.EDITED) for cell in plan.cells if not cell.is_edited)
+    remarks += [_UNSURE] if unsure else []
+    remarks += missed_lines([run.summary() for run in plan.missed_unchanged], "in the last kernel ")
+    if plan.gone:
+        names = ", ".join(one_line(name, 40) for name in plan.gone[:5])
+        more = ", ..." if len(plan.gone) > 5 else ""
+        remarks.append(f"compiled by cells that are not there any more: {names}{more}")
+    if plan.others and plan.graphs:
+        remarks.append(f"of {counted(plan.others, 'other cell')} no compile is known")
+    if plan.graphs:
+        remarks.append(_ESTIMATES)
+    if (more_unfit := len(plan.unfit) - _MOST_UNFIT) > 0:
+        remarks.append(f"of {counted(more_unfit, 'more environment')} nothing fits (--json has all)")
+    return remarks
+
+
+# --- the timeline -----------------------------------------------------------------------------------
+
+
+def render_timeline(timeline: Timeline, notebook: str = "", *, now: float | None = None) -> Rendered:
+    """Return the timeline; `notebook` is the name of its file, `now` Unix seconds."""
+    title = f"nbcache timeline{DOT}{one_line(notebook, 60)}" if notebook else "nbcache timeline"
+    parts = [] if timeline.cells or timeline.kernels else ["nothing has compiled yet"]
+    blocks: list[doc.Block] = [doc.Title(title, parts)]
+    for section in (_cells(timeline), _lost(timeline), _kernels(timeline, now)):
+        blocks += [doc.GAP, *section] if section else []
+    return render(blocks, timeline.to_json(), "timeline")
+
+
+def _cells(timeline: Timeline) -> list[doc.Block]:
+    """Return the bars of each cell, all on one scale, and the meaning of their parts."""
+    cells = timeline.cells[-_MOST_CELLS:]
+    bars = [bar for cell in cells for _, bar in cell.bars()]
+    scale = max((sum(bar.values()) for bar in bars), default=0.0)
+    blocks: list[doc.Block] = []
+    for cell in cells:
+        name = line(doc.Span(cell.label, doc.Style.BOLD), one_line(", ".join(cell.functions), 60))
+        blocks.append(name)
+        for label, bar in cell.bars():
+            total = sum(bar.values())
+            visible = {phase: seconds for phase, seconds in bar.items() if seconds > _SMALL * total}
+            about = "" if label == "now" else "~"
+            blocks.append(doc.Bar(label, _parts(visible), scale, f"{about}{duration(total)}"))
+        blocks.append(doc.GAP)
+    if left_out := len(timeline.cells) - len(cells):
+        blocks.append(line(faint(f"and {counted(left_out, 'cell')} before")))
+    used = {phase: 1.0 for phase in _PHASES if any(bar.get(phase) for bar in bars)}
+    return [*blocks, doc.Legend(_parts(used))] if used else blocks
+
+
+def _lost(timeline: Timeline) -> list[doc.Block]:
+    columns = [doc.Column(title, doc.Wrap.NUMBER) for title in ("compiling", "graphs")]
+    columns += [doc.Column("function"), doc.Column("why, in all kernels of the history", doc.Wrap.REST)]
+    rows: list[list[doc.Cell]] = [
+        [duration(lost.seconds), str(lost.graphs), code(lost.function, 30), doc.Span(lost.reason, limit=200)]
+        for lost in timeline.lost[:_MOST_LOST]
+    ]
+    return [doc.Table(columns, rows)] if rows else []
+
+
+def _kernels(timeline: Timeline, now: float | None) -> list[doc.Block]:
+    at = time.time() if now is None else now
+    columns = [doc.Column("kernel"), doc.Column("hits"), doc.Column("time", doc.Wrap.NUMBER), doc.Column("")]
+    rows: list[list[doc.Cell]] = []
+    for run in timeline.kernels:
+        began = "this one" if run.is_now else ago(at - run.time)
+        hits = f"{run.hits} of {counted(run.graphs, 'graph')}"
+        rows.append([began, hits, duration(run.seconds), doc.Meter(run.hits, run.graphs)])
+    return [doc.Table(columns, rows)] if rows else []
+
+
+def _parts(bar: Mapping[str, float]) -> list[doc.Part]:
+    return [
+        doc.Part(phase_name(phase), letter, colour, bar[phase], duration(bar[phase]))
+        for phase, (letter, colour) in _PHASES.items()
+        if bar.get(phase)
+    ]

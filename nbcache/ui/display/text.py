@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from nbcache.core.text import DOT, aligned, one_line, printable
 from nbcache.ui.display import document as doc
 
-__all__ = ["WIDTH", "to_text"]
-
 WIDTH = 110
 """Columns that a line of text may have."""
 _BAR = 50
@@ -23,7 +21,6 @@ _LEAST = 8
 
 
 def to_text(blocks: Iterable[doc.Block]) -> str:
-    """Return a document as text."""
     return "\n".join(_lines(blocks, 0))
 
 
@@ -40,7 +37,6 @@ def _lines(blocks: Iterable[doc.Block], depth: int) -> Iterator[str]:
 
 
 def _stands_apart(before: doc.Block, block: doc.Block) -> bool:
-    """Return whether an empty line stands between two blocks."""
     if doc.GAP in (before, block):
         return False
     if isinstance(block, doc.Title) or (isinstance(block, doc.Folded) and isinstance(block.head, doc.Title)):
@@ -52,14 +48,14 @@ def _block(block: doc.Block, depth: int) -> Iterator[str]:
     indent = 2 * max(depth, 1)
     match block:
         case doc.Title(label, parts):
-            yield from _joined(one_line(label), list(map(_inline, parts)), 2 * depth)
+            yield from _join(one_line(label), list(map(_inline, parts)), 2 * depth)
         case doc.Line(spans, level, _, mark):
             lead = "! " if mark is doc.Mark.NOTICE else ""
-            yield from _wrapped(lead + _plain(spans), indent + 2 * level) or [""]
+            yield from _wrap(lead + _plain(spans), indent + 2 * level) or [""]
         case doc.Table():
             yield from (" " * indent + line for line in _table(block, WIDTH - indent))
         case doc.Bar(label, _, _, total):
-            yield f"{' ' * indent}  {label.ljust(8)}  {_drawn(block) or '|'}  {total}"
+            yield f"{' ' * indent}  {label.ljust(8)}  {_letters(block) or '|'}  {total}"
         case doc.Legend(parts):
             yield " " * indent + "  ".join(f"{part.letter} {part.name}" for part in parts)
         case doc.Code(lines):
@@ -71,7 +67,6 @@ def _block(block: doc.Block, depth: int) -> Iterator[str]:
 
 
 def _plain(cell: doc.Cell) -> str:
-    """Return a cell or a line as text."""
     return " ".join(filter(None, map(_inline, doc.spans_of(cell))))
 
 
@@ -83,17 +78,11 @@ def _inline(span: doc.Inline) -> str:
 
 
 def _cut(cell: doc.Cell, width: int) -> str:
-    """Return a cell that is no wider: what is faint in its end goes first."""
+    """Return a cell that is no wider: what is faint at its end goes first."""
     spans = list(doc.spans_of(cell))
-    text = _plain(cell)
-    while len(text) > width and len(spans) > 1 and _is_faint(spans[-1]):
-        text = _plain(spans[:-1])
+    while len(_plain(spans)) > width and spans[1:] and getattr(spans[-1], "style", "") is doc.Style.FAINT:
         spans.pop()
-    return one_line(text, width)
-
-
-def _is_faint(span: doc.Inline) -> bool:
-    return isinstance(span, doc.Span) and span.style is doc.Style.FAINT
+    return one_line(_plain(spans), width)
 
 
 def _table(table: doc.Table, room: int) -> Iterator[str]:
@@ -117,14 +106,11 @@ def _table(table: doc.Table, room: int) -> Iterator[str]:
     yield head
     for row, line in zip(rows, lines, strict=True):
         yield line
-        yield from (text for note in row.notes for text in _wrapped(_note(note), 2, room))
+        yield from (text for note in row.notes for text in _wrap(_note(note), 2, room))
 
 
 def _with_rest(columns: Sequence[doc.Column], rows: Sequence[doc.Row], room: int) -> Iterator[str]:
-    """Yield the lines of a table whose last column holds sentences. No cell is cut.
-
-    A row whose first cells are too long for their columns has its sentence beneath them.
-    """
+    """Yield the lines of a table whose last column holds sentences, beneath first cells that are too long."""
     cells = [[_plain(cell) for cell in row.cells] for row in rows]
     titles = [column.title for column in columns]
     widths = [
@@ -139,7 +125,9 @@ def _with_rest(columns: Sequence[doc.Column], rows: Sequence[doc.Row], room: int
             text.rjust(width) if i in numbers else text.ljust(width)
             for i, (text, width) in enumerate(zip(texts, widths, strict=False))
         ).rstrip()
-        about = [line for part in (texts[-1], *more) for line in _beside(part, room - start)]
+        about = []
+        for part in (texts[-1], *more):  # paths and commands break at spaces only
+            about += textwrap.wrap(part, max(room - start, 20), break_on_hyphens=False) or [""]
         if len(head) <= start - 2:
             head = (head.ljust(start) + about.pop(0)).rstrip()
         yield head
@@ -154,7 +142,7 @@ def _note(note: doc.Line) -> str:
     return ("! " if note.mark is doc.Mark.NOTICE else "") + _plain(note.spans)
 
 
-def _drawn(bar: doc.Bar) -> str:
+def _letters(bar: doc.Bar) -> str:
     """Return a bar of letters; rounding makes the sum of its parts no longer."""
     letters, so_far = "", 0.0
     for part in bar.parts:
@@ -164,7 +152,7 @@ def _drawn(bar: doc.Bar) -> str:
     return letters
 
 
-def _joined(label: str, parts: Sequence[str], indent: int = 0) -> list[str]:
+def _join(label: str, parts: Sequence[str], indent: int = 0) -> list[str]:
     """Return parts on one line, or, too wide, on several that break between parts."""
     lines = [" " * indent + label]
     for part in parts:
@@ -173,12 +161,7 @@ def _joined(label: str, parts: Sequence[str], indent: int = 0) -> list[str]:
     return lines
 
 
-def _beside(text: str, width: int) -> list[str]:
-    """Return text as lines of a column; paths and commands break at spaces only."""
-    return textwrap.wrap(text, max(width, 20), break_on_hyphens=False) or [""]
-
-
-def _wrapped(text: str, indent: int = 0, width: int = WIDTH) -> list[str]:
+def _wrap(text: str, indent: int = 0, width: int = WIDTH) -> list[str]:
     lead, rest = " " * indent, " " * (indent + 2)
     text = one_line(text, 4 * WIDTH)
     return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=rest, break_on_hyphens=False)

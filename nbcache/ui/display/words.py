@@ -6,28 +6,32 @@ import enum
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nbcache.core.model import Level, Outcome
-from nbcache.core.reports import PHASES, Activity, GraphRecord
+from nbcache.core.reports import Activity, GraphRecord
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent, size
 from nbcache.explain.guards import readable
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures
+from nbcache.torch_bridge.cache_settings import CacheSetting as SettingRow
+
+__all__ = ["SettingRow"]
 
 BAR = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
 """The full and the empty part of a bar in HTML."""
-_DOING = {
-    "trace": "looking for a trace",
-    "dynamo": "tracing",
-    "aot": "AOTAutograd",
-    "inductor": "generating code",
-    "build": "building kernels",
-    "wait": "waiting for another kernel",
-    "load": "looking in the cache",
+PHASES = {
+    "trace": ("stored trace", "looking for a trace"),
+    "dynamo": ("Dynamo", "tracing"),
+    "aot": ("AOTAutograd", "AOTAutograd"),
+    "inductor": ("Inductor", "generating code"),
+    "build": ("kernel build", "building kernels"),
+    "wait": ("waiting", "waiting for another kernel"),
+    "load": ("loading", "looking in the cache"),
+    "outside": ("the rest of the cell", "running the cell"),
 }
-"""`Activity.phase` in words."""
+"""Phase → its name, and what the kernel does in it; in the order in which a compile goes through them."""
 _SHORT = 1.0
 """Seconds below which there is no bar."""
 _LONG = 10.0
@@ -35,15 +39,6 @@ _LONG = 10.0
 _BAR = 10
 """Characters of the bar."""
 _MOST_MISSED = 5
-PHASE_NAMES = {
-    "trace": "stored trace",
-    "dynamo": "Dynamo",
-    "aot": "AOTAutograd",
-    "inductor": "Inductor",
-    "build": "kernel build",
-    "wait": "waiting",
-    "load": "loading",
-}
 _ASKING = 0.1
 """Seconds of the phase `wait` that may have gone into asking whether there is anybody to wait for."""
 REPEATED = ("trace", "dynamo", "wait", "load", "total")
@@ -60,20 +55,6 @@ class StoreFigures:
     bytes: int
     limit: int | None = None
     """Bytes that it may hold; None where it is unbounded."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingRow:
-    """One setting as `%nbcache config` shows it."""
-
-    name: str
-    value: str
-    """As text, free of secrets."""
-    origin: str
-    """The origin of the value: `default`, `%config`, an environment variable's name, …"""
-    help: str
-    note: str = ""
-    """A remark on this value: torch ignores it, or it takes effect after a restart."""
 
 
 class CheckState(enum.StrEnum):
@@ -96,13 +77,7 @@ class Check:
     """The remedy; empty if the state is `ok`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the check as JSON values, by the names that docs/json.md documents."""
-        return {
-            "name": self.name,
-            "state": self.state.value,
-            "found": self.found,
-            "next_step": self.next_step or None,
-        }
+        return asdict(self) | {"next_step": self.next_step or None}
 
 
 def store_parts(store: StoreFigures) -> list[str]:
@@ -123,51 +98,39 @@ def shared_parts(shared: SharedFigures | None) -> list[str]:
     return parts + ([f"off for now: {one_line(shared.off)}"] if shared.off else [])
 
 
-def kernel_parts(nursery: int) -> list[str]:
-    """Return in words which process this kernel was forked from; nothing for an ordinary one."""
-    return [f"forked from nursery {nursery}", "imports were done ahead"] if nursery else []
-
-
 def prewarming_parts(prewarming: Prewarming) -> list[str]:
     """Return in words how far prewarming is; nothing where it has not begun."""
-    if not prewarming.slices:
+    if not (slices := prewarming.slices):
         return []
-    done = sum(each.seconds for each in prewarming.slices)
-    longest = max(prewarming.slices, key=lambda each: each.seconds)
-    return [
-        "prewarmed" if prewarming.state == "done" else f"prewarming ({prewarming.state})",
-        f"{duration(done)} of idle time in {counted(len(prewarming.slices), 'slice')}",
-        f"longest {duration(longest.seconds)} ({longest.name})",
-    ]
-
-
-def check_totals(checks: Sequence[Check]) -> list[str]:
-    states = Counter(check.state for check in checks)
-    wrong = [state for state in (CheckState.PROBLEM, CheckState.NOTE) if states[state]]
-    said = [counted(states[state], state.value) for state in wrong] or ["all in order"]
-    return [counted(len(checks), "check"), *said]
+    seconds, longest = sum(piece.seconds for piece in slices), max(slices, key=lambda piece: piece.seconds)
+    idle = f"{duration(seconds)} of idle time in {counted(len(slices), 'slice')}"
+    state = "prewarmed" if prewarming.state == "done" else f"prewarming ({prewarming.state})"
+    return [state, idle, f"longest {duration(longest.seconds)} ({longest.name})"]
 
 
 def activity_parts(now: Activity, bar: tuple[str, str] = ("#", "-")) -> list[str]:
     """Return the parts of the live line; `bar` is what its bar is drawn with, full and empty."""
     clock = _clock(now.seconds)
+    function = one_line(now.function, 60)
     if now.phase == "restoring":
-        parts = ["restoring " + one_line(now.function or "artifacts", 60), clock]
+        parts = [f"restoring {function or 'artifacts'}", clock]
     elif now.compiled_by:
         since = duration(max(0.0, round(time.time() - now.compiled_since)))
-        what = f"waiting for {one_line(now.function, 60)} {now.compile_id}".rstrip()
-        parts = [what, f"{one_line(now.compiled_by, 60)} is compiling this, {since}"]
+        by = f"{one_line(now.compiled_by, 60)} is compiling this, {since}"
+        parts = [f"waiting for {function} {now.compile_id}".rstrip(), by]
     else:
-        what = f"compiling {one_line(now.function, 60)} {now.compile_id}".rstrip()
+        _, doing = PHASES.get(now.phase, ("", one_line(now.phase, 30)))
         done, every = now.candidates
-        tuning = f"timing kernels, {done} of {every}" if every else ""
-        parts = [what, tuning or one_line(_DOING.get(now.phase, now.phase), 30)]
+        parts = [f"compiling {function} {now.compile_id}".rstrip()]
+        parts.append(f"timing kernels, {done} of {every}" if every else doing)
         if now.usual_seconds >= _SHORT:
-            parts.append(f"{_progress(now.seconds, now.usual_seconds, bar)} {clock}{_of_about(now)}")
-        elif now.seconds >= _LONG:
-            parts += [clock, "a first compile takes its time"]
+            about = ", more than the usual" if now.seconds > now.usual_seconds else " of about"
+            share = min(0.99, now.seconds / now.usual_seconds)
+            full = round(share * _BAR)  # a bar as people know it from tqdm: `43%|####------|`
+            drawn = f"{share:3.0%}|{bar[0] * full}{bar[1] * (_BAR - full)}|"
+            parts.append(f"{drawn} {clock}{about} {_clock(now.usual_seconds)}")
         else:
-            parts.append(clock)
+            parts += [clock, "a first compile takes its time"] if now.seconds >= _LONG else [clock]
     if now.graphs_done:
         more = f" of about {now.usual_graphs}" if now.usual_graphs > now.graphs_done else ""
         parts.append(f"{counted(now.graphs_done, 'graph')}{more} done")
@@ -175,23 +138,10 @@ def activity_parts(now: Activity, bar: tuple[str, str] = ("#", "-")) -> list[str
 
 
 def _clock(seconds: float) -> str:
-    """Return seconds so far; whole ones from 10 s on: fewer updates of a line that stands for long."""
+    """Return seconds so far; whole ones from 10 s on: a line that stands for long gets fewer updates."""
     if 9.95 <= seconds < 59.5:
         return f"{seconds:.0f} s"
     return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
-
-
-def _of_about(now: Activity) -> str:
-    if now.seconds > now.usual_seconds:
-        return f", more than the usual {_clock(now.usual_seconds)}"
-    return f" of about {_clock(now.usual_seconds)}"
-
-
-def _progress(seconds: float, usual: float, bar: tuple[str, str]) -> str:
-    """Return a bar as people know it from tqdm: `43%|####------|`."""
-    share = min(0.99, seconds / usual)
-    full = round(share * _BAR)
-    return f"{share:3.0%}|{bar[0] * full}{bar[1] * (_BAR - full)}|"
 
 
 def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = "") -> list[str]:
@@ -221,17 +171,13 @@ def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = ""
     if by_torch:
         parts.append(f"{duration(sum(by_torch))} saved by torch's own folder")
     if stored and outcomes[Outcome.MISS]:
-        gain = sum(_gain(graph) for graph in graphs if graph.outcome is Outcome.MISS)
+        missed = [graph.seconds for graph in graphs if graph.outcome is Outcome.MISS]
+        gain = sum(each for seconds in missed for phase, each in seconds.items() if phase not in REPEATED)
         kept = f"stored for next time, {why}" if why else "stored for next time"
         parts.append(kept + (f" (saves about {duration(gain)})" if gain >= 0.1 else ""))
     elif why and outcomes[Outcome.MISS]:
         parts.append(f"nothing stored: {why}")
     return parts
-
-
-def _gain(graph: GraphRecord) -> float:
-    """Return the seconds that a hit would have spared this miss."""
-    return sum(seconds for phase, seconds in graph.seconds.items() if phase not in REPEATED)
 
 
 def taken(graph: GraphRecord) -> str:
@@ -240,7 +186,7 @@ def taken(graph: GraphRecord) -> str:
 
 
 def saved(graph: GraphRecord) -> str:
-    """Return the seconds that a hit saved, and say so where torch would have saved them by itself."""
+    """Return the seconds that a hit saved, marked if torch would have saved them without nbcache."""
     if graph.saved_seconds is None:
         return NOTHING
     return duration(graph.saved_seconds) + (" (torch)" if graph.level is Level.L0 else "")
@@ -248,20 +194,13 @@ def saved(graph: GraphRecord) -> str:
 
 def phases(graph: GraphRecord) -> str:
     """Return the seconds by phase: `Dynamo 0.42 s · Inductor 4.1 s`."""
-    spent = dict(graph.seconds)
-    spent.pop("total", None)
-    order = [
-        *(phase for phase in PHASES if phase in spent),
-        *(phase for phase in spent if phase not in PHASES),
-    ]
-    return DOT.join(f"{PHASE_NAMES.get(phase, phase)} {duration(spent[phase])}" for phase in order)
+    spent = {phase: seconds for phase, seconds in graph.seconds.items() if phase != "total"}
+    order = dict.fromkeys([*PHASES, *spent])
+    return DOT.join(f"{phase_name(phase)} {duration(spent[phase])}" for phase in order if phase in spent)
 
 
-def kernels(graph: GraphRecord) -> str:
-    """Return how many kernels a graph runs: `3`, `3 (2 compiled)`."""
-    if not graph.kernels:
-        return NOTHING
-    return f"{graph.kernels}" + (f" ({graph.kernels_compiled} compiled)" if graph.kernels_compiled else "")
+def phase_name(phase: str) -> str:
+    return PHASES.get(phase, (phase, phase))[0]
 
 
 def source(graph: GraphRecord) -> str:
@@ -275,7 +214,7 @@ def short_location(graph: GraphRecord) -> str:
 
 
 def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
-    """Return what there is to explain, as (label, text), the outcome's reason first."""
+    """Return the explanations of a graph, as (label, text), the outcome's reason first."""
     label = "note" if graph.outcome is Outcome.HIT else graph.outcome.value
     waited, came = graph.seconds.get("wait", 0.0), graph.outcome is Outcome.HIT
     why = f"{duration(waited)} for another kernel, {'which compiled it' if came else 'in vain'}"
@@ -294,9 +233,8 @@ def missed_lines(graphs: Sequence[Mapping[str, Any]], when: str = "") -> list[st
         return []
     names = []
     for graph in graphs[:_MOST_MISSED]:
-        count = graph["execution_count"]
-        cell = "" if count is None else f"In[{count}] "
+        cell = "" if (count := graph["execution_count"]) is None else f"In[{count}] "
         names.append(one_line(f"{cell}{graph['function']} {graph['direction']}", 60))
-    more = ", ..." if len(graphs) > _MOST_MISSED else ""
-    missed = f"{when}{counted(len(graphs), 'graph')} missed in cells that are the same as last time"
-    return [f"{missed}: {', '.join(names)}{more}"]
+    listed = ", ".join(names) + (", ..." if len(graphs) > _MOST_MISSED else "")
+    missed = counted(len(graphs), "graph")
+    return [f"{when}{missed} missed in cells that are the same as last time: {listed}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,13 @@ from nbcache.core.errors import HitRequired, StoreError
 from nbcache.core.key import sha256
 from nbcache.core.model import Outcome
 from nbcache.core.reports import Cell, CellReport
+from nbcache.core.text import NOTHING
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import compile_options
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_notices, render_report
 from nbcache.ui.ipython.compile_cell import CompileOptions, check, check_callable, usage_error
 from nbcache.ui.ipython.live_line import LiveLine
-
-__all__ = ["Cells", "IdleTime"]
 
 _SETTLE = 0.1
 """Seconds after a cell before idle time begins: of cells that were sent together the next one comes first."""
@@ -84,26 +84,28 @@ class IdleTime:
 class Cells:
     """Follows the cells of one shell, and shows what they compile."""
 
-    def __init__(
-        self, shell: Any, session: Session, autosnapshot: Callable[[], object], problem: StoreError | None
-    ) -> None:
+    def __init__(self, shell: Any, session: Session, problem: StoreError | None) -> None:
         """`problem` is why the store is in memory, None where it is not."""
         self._shell = shell
         self._session = session
-        self._autosnapshot = autosnapshot
         self._problem = problem
+        self.autosnapshot: Callable[[], object] = lambda: None
+        """Writes a snapshot after a cell that has compiled."""
         self.idle: IdleTime | None = None
         """Runs prewarming while no cell runs."""
         self._line: LiveLine | None = None
         self._running: list[_Running] = []
         """The running cells, outermost first: more than one where a cell runs another."""
         self._to_number = False
+        self.began = time.monotonic()
+        """The time at which the running cell began."""
+        self.waiting: list[Callable[[], None]] = []
+        """Actions for the end of the running cell."""
         self._scope = contextlib.ExitStack()
         """The switches of the running cell: device, defaults of torch.compile."""
 
     @property
     def are_running(self) -> bool:
-        """Return whether a cell runs."""
         return bool(self._running)
 
     def close(self) -> None:
@@ -114,10 +116,7 @@ class Cells:
         self._scope.close()
 
     def join(self) -> None:
-        """Take the cell that loads the extension for one that has begun: it may go on to compile.
-
-        The cells before it belong to the kernel's program.
-        """
+        """Take the cell that loads the extension, which may go on to compile, for one that has begun."""
         for source in self._shell.history_manager.input_hist_raw[1:]:
             self._session.program.note_cell(source)
         frame = sys._getframe()
@@ -129,10 +128,7 @@ class Cells:
             self._session.begin_cell(Cell.of(result.info.raw_cell, result.execution_count))
 
     def name(self, code: str, number: int) -> str:
-        """Return the name of a cell's code, the same in every kernel, and note whose it is.
-
-        `number` is its execution count.
-        """
+        """Return the name of the code of the cell with this execution count, and note whose it is."""
         name = _CODE_NAMES.format(sha256(code.encode())[:16])
         self._session.report_log.name_code(name, Cell.of(code, number))
         return name
@@ -152,7 +148,7 @@ class Cells:
             self._session.program.note_cell(info.raw_cell, getattr(info, "cell_id", None))
         if len(self._running) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
             return
-        self._to_number = info.store_history
+        self._to_number, self.began = info.store_history, time.monotonic()
         self._session.begin_cell(Cell.of(info.raw_cell, None))
         settings, is_kernel = self._session.settings, getattr(self._shell, "kernel", None) is not None
         if is_kernel and settings.live and settings.report != "never":
@@ -205,41 +201,41 @@ class Cells:
         if self.idle is not None:
             self.idle.begin()
         self._scope.close()
-        interrupted = isinstance(result.error_in_exec, KeyboardInterrupt)
-        name = chosen.name if chosen else None
-        report = self._session.end_cell(name=name, unfinished=not result.success)
+        report = self._session.end_cell(name=chosen.name if chosen else None, unfinished=not result.success)
         if report.graphs and self._session.settings.autosnapshot:
-            self._autosnapshot()
+            self.autosnapshot()
         line, self._line = self._line, None
-        shown = self._shown(report, chosen, succeeded=bool(result.success), interrupted=interrupted)
+        shown = self._report(report, chosen, result)
         if line is not None:
             line.finish(shown)
         elif shown is not None:
             _display(shown)  # type: ignore[no-untyped-call]
-        error = _hit_required(report) if chosen is not None and chosen.require_hit else None
-        if error is not None and result.success:
+        missed = [graph for graph in report.graphs if graph.outcome is not Outcome.HIT]
+        if chosen is not None and chosen.require_hit and missed and result.success:
+            text = f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:"
+            for graph in missed:
+                text += f"\n  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, "
+                text += graph.reason or NOTHING
+            next_step = "run the cell without --require-hit once, so that its graphs are stored"
+            error = HitRequired(text, next_step=next_step)
             result.error_in_exec = error
             self._shell.showtraceback((type(error), error, None))
 
-    def _shown(
-        self, report: CellReport, chosen: CompileOptions | None, *, succeeded: bool, interrupted: bool
-    ) -> Rendered | None:
+    def _report(self, report: CellReport, chosen: CompileOptions | None, result: Any) -> Rendered | None:
         setting = self._session.settings.report
         wanted = setting == "always" or (setting == "magic" and chosen is not None)
-        if chosen is not None and chosen.quiet:
-            wanted = False
-        if not wanted:
+        if not wanted or (chosen is not None and chosen.quiet):
             return render_notices(report) if report.notices else None
         if not report.graphs and not report.notices and chosen is None:
             return None
-        why = self._why_not_stored(chosen)
-        if not why and interrupted:  # a graph that was being compiled is not stored, and no other is promised
-            return render_report(report, stored=False)
-        if not why and not succeeded:
+        why = self._obstacle(chosen)
+        if not why and isinstance(result.error_in_exec, KeyboardInterrupt):
+            return render_report(report, stored=False)  # nor is the graph that was being compiled
+        if not why and not result.success:
             return render_report(report, why="though the cell raised")
         return render_report(report, stored=not why, why=why)
 
-    def _why_not_stored(self, chosen: CompileOptions | None) -> str:
+    def _obstacle(self, chosen: CompileOptions | None) -> str:
         """Return why nothing that the cell compiled is stored for the next kernel; empty where it is."""
         settings, store = self._session.settings, self._session.artifacts.store
         if chosen is not None and not chosen.save:
@@ -251,17 +247,3 @@ class Cells:
         if self._problem is not None:
             return "the local store cannot be used (%nbcache doctor)"
         return "the local store cannot be written to (%nbcache doctor)" if store.read_only else ""
-
-
-def _hit_required(report: CellReport) -> HitRequired | None:
-    missed = [graph for graph in report.graphs if graph.outcome is not Outcome.HIT]
-    if not missed:
-        return None
-    listed = "".join(
-        f"\n  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, {graph.reason or '–'}"
-        for graph in missed
-    )
-    return HitRequired(
-        f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:{listed}",
-        next_step="run the cell without --require-hit once, so that its graphs are stored",
-    )

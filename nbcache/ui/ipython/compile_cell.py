@@ -15,7 +15,6 @@ travel in the literal alone. A source that is transformed and never runs, a nest
 
 - after a statement that binds `f` at the cell's top level, or in a block of it: a definition, an assignment,
   an import;
-- at the start of the block that a `for … in` or `with … as` binds it for;
 - at the start of the cell, if `f` exists already, unless the cell binds it before it mentions it;
 - after `from … import *`, `exec` and IPython's `%` and `!` lines, which may bind it, if `f` exists then.
 
@@ -31,7 +30,7 @@ import difflib
 import functools
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from keyword import iskeyword
@@ -41,33 +40,14 @@ from IPython.core.error import InputRejected, UsageError
 
 from nbcache.torch_bridge import compile_options
 
-__all__ = [
-    "HELP",
-    "HOOK",
-    "MAGIC",
-    "CellTransformer",
-    "CompileOptions",
-    "TargetCompiler",
-    "check",
-    "check_callable",
-    "complete",
-    "insert_compile_calls",
-    "is_compilable",
-    "nearest",
-    "parse",
-    "unknown",
-    "usage_error",
-]
-
 MAGIC = "%%compile_cached"
 HOOK = "__nbcache_compile__"
 """The name, in the user's namespace, of `compile_target(name, value)`, which returns the compiled value."""
 _MARK = "nbcache: "
-_USAGE = (
-    "%(prog)s [TARGET …] [--mode M] [--fullgraph] [--dynamic / --no-dynamic] [--backend B] [--options K=V …]"
+USAGE = (
+    f"{MAGIC} [TARGET …] [--mode M] [--fullgraph] [--dynamic / --no-dynamic] [--backend B] [--options K=V …]"
     " [--device D] [--name N] [--require-hit] [--no-save] [--quiet]"
 )
-USAGE = _USAGE.replace("%(prog)s", MAGIC)
 _EXAMPLE = """Example:
 
   %%compile_cached model --mode max-autotune
@@ -136,8 +116,8 @@ _CellUsageError.__name__ = _CellUsageError.__qualname__ = "UsageError"
 
 def usage_error(problem: str, *, show_usage: bool = False) -> Exception:
     """Return the `UsageError` to raise: IPython shows it as one line, and the cell has failed."""
-    end = "" if problem.endswith("?") else "."
-    return _CellUsageError(f"{MAGIC}: {problem}" + (f"{end} Usage: {USAGE}" if show_usage else ""))
+    usage = f"{'' if problem.endswith('?') else '.'} Usage: {USAGE}" if show_usage else ""
+    return _CellUsageError(f"{MAGIC}: {problem}{usage}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -165,30 +145,25 @@ def _pair(word: str) -> tuple[str, OptionValue]:
 
 _SWITCH = {"action": "store_true"}
 _OFF = {"action": "store_false"}
-_OPTIONS: Sequence[tuple[str, str, Mapping[str, Any]]] = (
-    ("--mode", "torch.compile's mode: default, reduce-overhead, max-autotune, …", {"metavar": "M"}),
-    ("--fullgraph", "raise an error at a graph break", _SWITCH),
-    ("--dynamic", "compile for dynamic shapes from the start", _SWITCH | {"default": None}),
-    ("--no-dynamic", "never do so; with neither, torch decides", _OFF | {"dest": "dynamic"}),
-    ("--backend", "torch.compile's backend; inductor unless given", {"metavar": "B"}),
-    (
-        "--options",
-        "options for the backend, as `max_autotune=True triton.cudagraphs=False`",
-        {"metavar": "K=V", "nargs": "+", "action": "extend", "type": _pair, "default": []},
-    ),
-    ("--device", "torch's default device while the cell runs: cpu, cuda, cuda:1, …", {"metavar": "D"}),
-    ("--name", "what the report calls this cell", {"metavar": "N"}),
-    ("--require-hit", "fail the cell if it compiled anything that no cache had", _SWITCH),
-    ("--no-save", "store nothing of what the cell compiles", _OFF | {"dest": "save"}),
-    ("--quiet", "show no report, unless something went wrong", _SWITCH),
-)
-_FLAGS = [name for name, _, _ in _OPTIONS]
+_PAIRS = {"metavar": "K=V", "nargs": "+", "action": "extend", "type": _pair, "default": []}
+_OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "--mode": ("torch.compile's mode: default, reduce-overhead, max-autotune, …", {"metavar": "M"}),
+    "--fullgraph": ("raise an error at a graph break", _SWITCH),
+    "--dynamic": ("compile for dynamic shapes from the start", _SWITCH | {"default": None}),
+    "--no-dynamic": ("never do so; with neither, torch decides", _OFF | {"dest": "dynamic"}),
+    "--backend": ("torch.compile's backend; inductor unless given", {"metavar": "B"}),
+    "--options": ("options for the backend, as `max_autotune=True triton.cudagraphs=False`", _PAIRS),
+    "--device": ("torch's default device while the cell runs: cpu, cuda, cuda:1, …", {"metavar": "D"}),
+    "--name": ("what the report calls this cell", {"metavar": "N"}),
+    "--require-hit": ("fail the cell if it compiled anything that no cache had", _SWITCH),
+    "--no-save": ("store nothing of what the cell compiles", _OFF | {"dest": "save"}),
+    "--quiet": ("show no report, unless something went wrong", _SWITCH),
+}
 
 
 def _parser() -> _Parser:
     parser = _Parser(
-        prog=MAGIC,
-        usage=_USAGE,
+        usage=USAGE.replace("%", "%%"),
         description="Run the cell with torch.compile's caches filled, and report per graph what was hit.",
         epilog=_EXAMPLE,
         formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=100),
@@ -200,7 +175,7 @@ def _parser() -> _Parser:
         "right after the statement that binds it; one that exists already, before the cell starts"
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET …", type=_target, help=targets)
-    for name, help, settings in _OPTIONS:
+    for name, (help, settings) in _OPTIONS.items():
         parser.add_argument(name, help=help, **settings)
     return parser
 
@@ -211,10 +186,7 @@ HELP = _PARSER.format_help().removeprefix("usage: ")
 
 
 def parse(line: str) -> CompileOptions:
-    """Return the options on `line`, which begins after `%%compile_cached`.
-
-    Raises a `UsageError` with the usage line for whatever is not understood.
-    """
+    """Return the options on `line`, the text after `%%compile_cached`; UsageError for anything else."""
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -222,7 +194,7 @@ def parse(line: str) -> CompileOptions:
     arguments, unknowns = _PARSER.parse_known_intermixed_args(words)
     if unknowns:
         name = unknowns[0].partition("=")[0]
-        raise usage_error(f"unknown option `{name}`{nearest(name, _FLAGS)}", show_usage=True)
+        raise usage_error(f"unknown option `{name}`{nearest(name, _OPTIONS)}", show_usage=True)
     if arguments.mode is not None and arguments.options:
         raise usage_error("`--mode` and `--options` exclude each other", show_usage=True)
     targets, options = tuple(arguments.targets), dict(arguments.options)
@@ -244,10 +216,7 @@ def unknown(kind: str, name: str, known: Collection[str]) -> str:
 
 
 def check(options: CompileOptions) -> None:
-    """Raise a `UsageError` with the nearest names if torch knows no such backend, mode or option.
-
-    Modes and options are inductor's, and not checked for other backends.
-    """
+    """Raise a UsageError for a backend, or a mode or option of inductor, that torch does not know."""
     problems = []
     if options.backend is not None:
         problems.append(unknown("backend", options.backend, compile_options.known_backends()))
@@ -291,31 +260,26 @@ class CellTransformer:
         return [f"{_MARK + lines[0].rstrip()!r}\n", *lines[1:]]
 
 
-_VALUES: Mapping[str, Callable[[], Sequence[str]]] = {
-    "--mode": lambda: compile_options.known_modes(),
-    "--backend": lambda: compile_options.known_backends(),
-    "--device": lambda: ("cpu", "cuda", "mps", "xpu"),
-    "--name": lambda: (),
-}
-
-
 def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list[str]:
-    """Return what can stand where `symbol` stands, at the end of `line` (which ends at the cursor).
-
-    `names` returns the targets to offer.
-    """
+    """Return the completions of `symbol`, at the end of `line`; `names` returns the targets to offer."""
     before = line.removesuffix(symbol)
     words = before.replace("=", "= ").split()
-    previous = words[-1].rstrip("=")
     option = next((word for word in reversed(words) if word.startswith("--")), "")
-    if previous in _VALUES:
-        candidates = [*_VALUES[previous]()]
-    elif before.endswith("="):
-        candidates = ["True", "False", "None"]
-    elif option == "--options":
-        candidates = [*(f"{name}=" for name in compile_options.known_options()), *_FLAGS]
-    else:
-        candidates = [*names(), *_FLAGS]
+    match words[-1].rstrip("="):
+        case "--mode":
+            candidates = compile_options.known_modes()
+        case "--backend":
+            candidates = compile_options.known_backends()
+        case "--device":
+            candidates = ["cpu", "cuda", "mps", "xpu"]
+        case "--name":
+            candidates = []
+        case _ if before.endswith("="):
+            candidates = ["True", "False", "None"]
+        case _ if option == "--options":
+            candidates = [*(f"{name}=" for name in compile_options.known_options()), *_OPTIONS]
+        case _:
+            candidates = [*names(), *_OPTIONS]
     return [candidate for candidate in candidates if candidate.startswith(symbol)]
 
 
@@ -376,7 +340,7 @@ class TargetCompiler(ast.NodeTransformer):
 def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, Any]) -> set[str]:
     """Return the targets that can be compiled before the cell runs.
 
-    Raises a `UsageError` for one that the cell does not bind and that does not exist or cannot be compiled.
+    Raises a `UsageError` for a target that neither the cell nor the namespace has, or that is uncompilable.
     """
     bound = set(_all_bindings(tree.body))
     opaque = any(_is_opaque(stmt) for stmt in ast.walk(tree) if isinstance(stmt, ast.stmt))
@@ -407,8 +371,11 @@ def insert_compile_calls(
     Changes `tree` in place and returns it. A call has the location of the statement that it follows.
     """
     bound = frozenset(_all_bindings(tree.body))
-    binders = {target: {target} if target in bound else {*_prefixes(target)} for target in targets}
-    """Target → the paths whose binding binds it."""
+    binders = {
+        target: {target} if target in bound else {*accumulate(target.split("."), "{}.{}".format)}
+        for target in targets
+    }
+    """Target → the paths whose binding binds it: `a.b` itself, or else any of `a` and `a.b`."""
 
     def statement(source: str, at: ast.AST) -> ast.stmt:
         stmt = ast.parse(source).body[0]
@@ -419,16 +386,13 @@ def insert_compile_calls(
     def call(target: str) -> str:
         return f"{target} = {hook}({target!r}, {target})"
 
-    def calls(paths: Iterable[str], at: ast.AST) -> list[ast.stmt]:
-        names = set(paths)
-        return [statement(call(target), at) for target, binding in binders.items() if binding & names]
-
     def block(body: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
         for stmt in body:
-            for inner, paths, at in _blocks(stmt):
-                inner[:] = calls(paths, at) + block(inner)
-            new += [stmt, *calls(_bindings(stmt), stmt)]
+            for inner in _blocks(stmt):
+                inner[:] = block(inner)
+            names = set(_bindings(stmt))
+            new += [stmt, *(statement(call(name), stmt) for name, paths in binders.items() if paths & names)]
             if _is_opaque(stmt):
                 new += [statement(f"if {_root(name)!r} in locals(): {call(name)}", stmt) for name in binders]
         return new
@@ -455,28 +419,12 @@ def _root(path: str) -> str:
     return path.partition(".")[0]
 
 
-def _prefixes(path: str) -> Iterator[str]:
-    """Yield `a`, `a.b` and `a.b.c` for `a.b.c`."""
-    return accumulate(path.split("."), "{}.{}".format)
-
-
-def _blocks(stmt: ast.AST) -> Iterator[tuple[list[ast.stmt], list[str], ast.AST]]:
-    """Yield a compound statement's blocks: each with the paths bound at its start, and their node."""
-    if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return
-    paths: list[str] = []
-    at = stmt
-    match stmt:
-        case ast.For(target=target) | ast.AsyncFor(target=target):
-            paths, at = _paths(target), target
-        case ast.With(items=items) | ast.AsyncWith(items=items):
-            paths = [path for item in items if item.optional_vars for path in _paths(item.optional_vars)]
-            at = items[0].context_expr
-    for name in ("body", "orelse", "finalbody"):
-        if isinstance(inner := getattr(stmt, name, None), list):
-            yield inner, paths if name == "body" else [], at
-    for part in (*getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
-        yield part.body, [], stmt
+def _blocks(stmt: ast.stmt) -> Iterator[list[ast.stmt]]:
+    if not isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        for part in (stmt, *getattr(stmt, "handlers", ()), *getattr(stmt, "cases", ())):
+            for name in ("body", "orelse", "finalbody"):
+                if isinstance(inner := getattr(part, name, None), list):
+                    yield inner
 
 
 def _bindings(stmt: ast.stmt) -> list[str]:
@@ -485,7 +433,7 @@ def _bindings(stmt: ast.stmt) -> list[str]:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
         case ast.Assign(targets=targets):
-            return [path for target in targets for path in _paths(target)]
+            return _paths(*targets)
         case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
             return _paths(target)
         case ast.Import(names=names):
@@ -495,25 +443,16 @@ def _bindings(stmt: ast.stmt) -> list[str]:
     return []
 
 
-def _paths(target: ast.expr) -> list[str]:
-    """Return the names and dotted paths that an assignment to `target` binds."""
-    match target:
-        case ast.Name(id=name):
-            return [name]
-        case ast.Attribute(value=ast.Name() | ast.Attribute() as value, attr=attribute):
-            return [f"{path}.{attribute}" for path in _paths(value)]
-        case ast.Starred(value=value):
-            return _paths(value)
-        case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            return [path for element in elements for path in _paths(element)]
-    return []
+def _paths(*targets: ast.expr) -> list[str]:
+    """Return the names and dotted paths that an assignment to `targets` binds."""
+    nodes = (node for target in targets for node in ast.walk(target))
+    return [ast.unparse(node) for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store)]
 
 
 def _all_bindings(body: Iterable[ast.stmt]) -> Iterator[str]:
     for stmt in body:
         yield from _bindings(stmt)
-        for block, paths, _ in _blocks(stmt):
-            yield from paths
+        for block in _blocks(stmt):
             yield from _all_bindings(block)
 
 

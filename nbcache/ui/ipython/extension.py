@@ -40,12 +40,8 @@ from nbcache.ui.ipython.cells import Cells, IdleTime
 from nbcache.ui.ipython.compile_cell import HOOK, CellTransformer, TargetCompiler
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs
 from nbcache.ui.ipython.magics import Magics
-from nbcache.ui.ipython.planning import greeting_parts
-from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.locate import Location, locate
 from nbcache.ui.terminal.shown import write
-
-__all__ = ["Extension", "current_session", "load", "unload"]
 
 _FLUSH_SECONDS = 5.0
 _USERS_THREADS = ("Thread-", "ThreadPoolExecutor-", "asyncio_")
@@ -99,17 +95,15 @@ class Extension:
         settings = Settings.from_env(os.environ)
         store, problem = _open_store(settings)
         self._bridge = make_bridge(self._user_has_torch)
-        self.session = Session(settings, self._bridge, store, locate_notebook=self._locate)
+        self.session = Session(settings, self._bridge, store, locate_notebook=lambda: self._location().path)
         if isinstance(store, DirectoryStore) and store.was_emptied:
             self.session.notice(
                 f"{store.path} was open to others, who may have put code there: it was emptied"
             )
         self._problem = problem
-        self._snapshots = SnapshotVerbs(self.session, self._locate, self._bridge.foreseen)
-        self._cells = Cells(shell, self.session, self._snapshots.autosnapshot, problem)
-        self._verbs = KernelVerbs(
-            self.session, self._bridge, self._cells, self._snapshots, self._location, problem
-        )
+        self._cells = Cells(shell, self.session, problem)
+        self._verbs = KernelVerbs(self.session, self._bridge, self._cells, self._location, problem)
+        self._cells.autosnapshot = self._verbs.autosnapshot
         self._magics = Magics(shell, self.session, self._verbs)
         self._undo: list[Callable[[], None]] = []
         self._threads = weakref.WeakSet(threading.enumerate())
@@ -120,8 +114,8 @@ class Extension:
         log.show(self.session.settings.log)
         shell = self.shell
         compiler = TargetCompiler(lambda: shell.user_ns, self._cells.compile, self._cells.take_options)
-        self._listed(shell.input_transformers_cleanup, CellTransformer())
-        self._listed(shell.ast_transformers, compiler)
+        self._append(shell.input_transformers_cleanup, CellTransformer())
+        self._append(shell.ast_transformers, compiler)
         self._undo.append(lambda: shell.user_ns.pop(HOOK, None))
         self._magic("line", "nbcache", self._magics.nbcache)
         self._magic("cell", "compile_cached", self._magics.compile_cached)
@@ -133,11 +127,11 @@ class Extension:
         atexit.register(self._at_exit)
         self._undo.append(lambda: atexit.unregister(self._at_exit))
         self._cells.join()
-        self._verbs.start()
+        self._verbs.connect_at_load()
         self.session.start()
         parts = ["nbcache: loaded, imports done ahead" if parent() else "nbcache: loaded"]
         looking = start_thread(partial(self._look, parts), "greet")  # without a thread the line says less
-        self._snapshots.start(lambda: self._greet(looking, parts))
+        self._verbs.start(lambda: self._greet(looking, parts))
         self._use_idle_time()
         if parent():
             self._import_torch()
@@ -147,20 +141,23 @@ class Extension:
 
     def _begin_cell(self, info: Any) -> None:
         self._cells.before(info)
-        self._magics.before()
+        self._magics.draw()
 
     def _end_cell(self, result: Any) -> None:
         try:
             self._cells.after(result)
         finally:
-            self._magics.after()
+            if not self._cells.are_running:
+                while self._cells.waiting:
+                    self._cells.waiting.pop(0)()
+                self._magics.draw(facts=True)
 
     def _look(self, parts: list[str]) -> None:
         """Add what is stored of the notebook; a store that fails says so elsewhere."""
 
         def look() -> None:
             with contextlib.suppress(NbcacheError):
-                parts.extend(greeting_parts(self.session, self._bridge.foreseen))
+                parts.extend(self._verbs.greeting())
 
         self.session.attempt("reading what is stored of the notebook", look)
 
@@ -176,11 +173,11 @@ class Extension:
             self._undo.pop()()
         self._magics.close()
         self._cells.close()
-        self._snapshots.finish(_FLUSH_SECONDS)
+        self._verbs.finish(_FLUSH_SECONDS)
         self.session.close(_FLUSH_SECONDS)
         log.show("off")
 
-    def _listed(self, transformers: list[Any], transformer: Any) -> None:
+    def _append(self, transformers: list[Any], transformer: Any) -> None:
         transformers.append(transformer)
         self._undo.append(lambda: transformers.remove(transformer) if transformer in transformers else None)
 
@@ -206,7 +203,7 @@ class Extension:
                 "suppress": True,
             }
 
-        self._listed(self.shell.Completer.custom_matchers, nbcache_matcher)
+        self._append(self.shell.Completer.custom_matchers, nbcache_matcher)
 
     def _name_code(self) -> None:
         """Give cells' code names that are the same in every kernel."""
@@ -279,10 +276,7 @@ class Extension:
     def _at_exit(self) -> None:
         self.session.prewarm.stop()
         self.session.flush(_FLUSH_SECONDS)
-        self._snapshots.finish(_FLUSH_SECONDS)
-
-    def _locate(self) -> str:
-        return self._location().path
+        self._verbs.finish(_FLUSH_SECONDS)
 
     def _location(self) -> Location:
         connection_file = None

@@ -2,68 +2,517 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shlex
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from IPython.core.error import UsageError
 
-from nbcache.artifacts.manifests import Clearing
+from nbcache.artifacts import compatibility
+from nbcache.artifacts.compatibility import fitting, foreseen_differences
+from nbcache.artifacts.history import MAX_RUNS, Run, asked_for, missed_unchanged
+from nbcache.artifacts.manifests import Clearing, union
 from nbcache.artifacts.provenance import Judge
-from nbcache.core import log
-from nbcache.core.errors import ConfigError, NbcacheError, StoreError
-from nbcache.core.model import Environment
+from nbcache.artifacts.types import type_of
+from nbcache.core import errors, log
+from nbcache.core.errors import ConfigError, FormatError, NbcacheError, SnapshotError, StoreError
+from nbcache.core.files import read
+from nbcache.core.key import sha256
+from nbcache.core.model import Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import CellReport
 from nbcache.core.settings import Settings, torchs_url
-from nbcache.core.text import DOT, ago, counted, duration, one_line, redacted, size
-from nbcache.core.trust import Keyring, spelled
-from nbcache.explain.plan import Plan
+from nbcache.core.text import DOT, ago, clean, counted, duration, one_line, redacted, size
+from nbcache.core.threads import start_thread
+from nbcache.core.trust import Keyring, Policy, is_called, short, spelled
+from nbcache.explain.plan import Place, Plan, Unfit, cells_of, planned
+from nbcache.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
+from nbcache.explain.timeline import timeline
+from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
 from nbcache.kernel.shared_client import SharedClient
+from nbcache.kernel.snapshots import Sharing, Stranger, present_cells, usable
 from nbcache.launcher.forked import parent
 from nbcache.shared.level import Publication, SharedLevel
 from nbcache.shared.signing import Signer
-from nbcache.snapshots.sources import beside, origin
+from nbcache.snapshots.build import attributed, makers, signed
+from nbcache.snapshots.in_notebook import MANIFEST_MIME, MIME
+from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, beside, destination, origin
+from nbcache.snapshots.verify import Received, is_vouched
 from nbcache.stores.base import Store
 from nbcache.stores.open import open_shared
 from nbcache.torch_bridge import TorchBridge, cache_settings
 from nbcache.torch_bridge.contents import contents_of
 from nbcache.ui import doctor
-from nbcache.ui.display.graph import render_graph, render_why
+from nbcache.ui.display import panel as pages
+from nbcache.ui.display import snapshots as display
 from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.reports import render_checks, render_settings, render_status
-from nbcache.ui.display.snapshots import fit_words
-from nbcache.ui.display.words import SettingRow, shared_parts, store_parts
+from nbcache.ui.display.reports import render_checks, render_graph, render_settings, render_status, render_why
+from nbcache.ui.display.snapshots import COMPARE, MEANS
+from nbcache.ui.display.stats import plan_parts, render_plan, render_stats, render_timeline
+from nbcache.ui.display.words import SettingRow, StoreFigures, shared_parts, store_parts
 from nbcache.ui.ipython.cells import Cells
-from nbcache.ui.ipython.planning import Planner
-from nbcache.ui.ipython.snapshot_verbs import SnapshotVerbs
 from nbcache.ui.locate import Location
-from nbcache.ui.panels.pages import Facts, Now, Stranger, machine_parts
-from nbcache.ui.terminal import signers
-from nbcache.ui.terminal.shown import Shown
-from nbcache.ui.terminal.snapshots import verify
-
-__all__ = ["KernelVerbs", "publication_lines"]
+from nbcache.ui.terminal import snapshots as commands
+from nbcache.ui.terminal.shown import Shown, cell_titles, write
 
 _WAIT_SECONDS = 60.0
 """The longest wait of `%nbcache flush`."""
 _NOTEBOOK_SECONDS = 1.0
 """The longest wait of a panel for the notebook's place."""
-_MOST_NAMED = 8
-"""Functions that are named if the one asked for is none of them."""
-_MOST_SHOWN = 5
-_MOST_MAKERS = 3
+_MOST_NAMED, _MOST_SHOWN, _MOST_MAKERS = 8, 5, 3
+"""Functions that are named if the one asked for is none of them, publications, and others in each."""
+_MAX_OUTPUT_BYTES = 5 * 10**6
+"""The longest snapshot that is put into an output: longer ones freeze the page for seconds."""
+_LOOK_SECONDS = 0.5
+"""The longest wait for the search for snapshots, in which servers are asked."""
+_MOST_ARRIVED = 10
+"""Versions of snapshots, and signers, that loading names and asks for: a file may hold very many."""
+_TRUST = "%nbcache trust"
+_FLUSH_SECONDS = 5.0
+_GREETING_SECONDS = 2.0
+"""The longest wait of the greeting for the notebook; loading waits much less for the greeting."""
+_MOST_AT_ONCE = 2 << 20
+"""Bytes of a notebook that is read while the extension loads: parsing 2 MB takes some 20 ms."""
 
 
-class KernelVerbs:
-    """The verbs, for one session.
+class Planner:
+    """Plans and sums up; `foreseen` returns what is known of the environment before torch is imported."""
 
-    `locate` finds the notebook; `problem` is why the session's store is in memory, None if it is not.
+    def __init__(
+        self, session: Session, foreseen: Callable[[], Environment | None], sharing: Sharing
+    ) -> None:
+        self._session = session
+        self._foreseen = foreseen
+        self.sharing = sharing
+
+    def plan(self) -> Rendered:
+        """Return what the next run of each cell will hit, and how long it will take."""
+        notebook = self._session.notebook(timeout=1.0)
+        plan, notes, problem = self.planned(notebook)
+        return render_plan(plan, os.path.basename(notebook), notes, problem=problem)
+
+    def stats(self) -> Rendered:
+        """Return the effect of restoring, in this kernel and in all that the history has."""
+        session, notebook = self._session, self._session.notebook(timeout=1.0)
+        graphs, cache = session.graphs, session.cache
+        missed = [graph for graph in graphs if graph.outcome is Outcome.MISS]
+        cache.history.read(notebook)
+        here = cache.history.runs()
+        all_runs: tuple[Run, ...] = ()
+        try:
+            all_runs = session.artifacts.history.everything()
+        except StoreError as error:
+            session.notice(str(error))
+        everywhere = {run.identity: run for run in (*all_runs, *here)}
+        by_time = sorted(everywhere.values(), key=lambda run: run.time)
+        stats = Stats(
+            session=tally(graphs),
+            stored=audited(
+                cache.summaries(),
+                graphs,
+                (graph.explanation for graph in missed),
+                lost={graph.key for graph in missed if graph.key and graph.reason in LOST},
+                ran={report.cell.digest for report in session.reports if report.cell},
+            ),
+            types=by_type(cache.refs(), cache.restored().keys()),
+            refused=tuple(self._refusals()),
+            overhead_seconds=session.overhead_seconds,
+            notebook=lifetime(here, most=MAX_RUNS),
+            store=lifetime([replace(run, reason="") for run in by_time]),
+            traces=Counter(graph.trace for graph in graphs if graph.trace),
+            missed_unchanged=missed_unchanged(here, cache.history.kernel),
+        )
+        return render_stats(stats, os.path.basename(notebook))
+
+    def timeline(self) -> Rendered:
+        """Return where the seconds of this kernel's cells went, and how the notebook's kernels followed."""
+        notebook = self._session.notebook(timeout=1.0)
+        session, history = self._session, self._session.cache.history
+        history.read(notebook)
+        times = timeline(session.reports, history.runs(), history.kernel, session.environment)
+        return render_timeline(times, os.path.basename(notebook))
+
+    def planned(self, notebook: str) -> tuple[Plan, list[str], str]:
+        """Return the plan of the notebook at this path, remarks on it, and the reason if there is no plan."""
+        if not notebook:
+            return Plan((), 0), [], "this kernel cannot tell its notebook: %nbcache config notebook=PATH"
+        try:
+            cells = cells_of(read(Path(notebook), max_bytes=MAX_NOTEBOOK_BYTES))
+            saved = os.stat(notebook).st_mtime
+        except FormatError as error:
+            return Plan((), 0), [], f"{error.what}: {error.next_step}"
+        except (NbcacheError, OSError):
+            return Plan((), 0), [], "there is no such file: save the notebook first"
+        session, age = self._session, ago(time.time() - saved)
+        session.cache.flush(_FLUSH_SECONDS)
+        session.cache.history.read(notebook)
+        here = session.environment
+        places, unfit = self._from_store(notebook)
+        places += self._from_snapshots(unfit)
+        places += self._from_others()
+        whose = {here.digest} if here else {place.manifest.environment.digest for place in places}
+        plan = planned(cells, places, session.cache.history.runs(), whose, unfit)
+        if session.cell is not None and session.cell.digest not in {cell.digest for cell in cells}:
+            notes = [f"the file was saved {age}, without this cell: save the notebook, and ask again"]
+        else:
+            notes = [f"by the file as it was saved {age}"]
+        if here is None and session.shares:
+            notes.append("the shared store is asked as soon as torch is imported")
+        return plan, notes, ""
+
+    def _from_snapshots(self, unfit: list[Unfit]) -> list[Place]:
+        """Return what snapshots that came along hold, and fits; add to `unfit` those that do not."""
+        places: list[Place] = []
+        self.sharing.looked(_LOOK_SECONDS)
+        try:
+            snapshots = self.sharing.told()
+        except NbcacheError as error:  # keys that cannot be read: nobody is trusted
+            unfit.append(Unfit("snapshots", 0, (error.with_next_step(),)))
+            return places
+        for received in snapshots:
+            manifests = received.snapshot.manifests
+            try:
+                received.unlock(self._session.settings.trust)
+                fits = self._fitting(received)
+            except NbcacheError as error:
+                graphs = len({graph.identity for manifest in manifests for graph in manifest.graphs})
+                unfit.append(Unfit(received.name, graphs, (error.with_next_step(),)))
+                continue
+            places += [Place(Level.L2, received.name, fit, fit.digests) for fit in fits]
+            if not fits:
+                unfit += [self._unfit(received.name, manifest) for manifest in manifests]
+        return places
+
+    def _fitting(self, received: Received) -> list[Manifest]:
+        """Return what of a snapshot may be used here, by what is known; raises as `usable` does."""
+        manifests, here = received.snapshot.manifests, self._session.environment
+        if here is None:
+            foreseen = self._foreseen()
+            return [manifest for manifest in manifests if not self._differs(manifest, foreseen)]
+        return [] if fitting(manifests, here) is None else [usable(received, here, self.sharing.judge)[0]]
+
+    def _from_others(self) -> list[Place]:
+        """Return what others have published of the notebook, and fits."""
+        here, shared_client = self._session.environment, self._session.shared_client
+        if here is None or shared_client is None:
+            return []
+        level = shared_client.level
+        fits = [fitting([publication.manifest], here) for publication in shared_client.publications()]
+        everyones = union(here, "", [manifest for manifest in fits if manifest is not None])
+        graphs = [ref for ref in everyones.artifacts if type_of(ref.type).is_graph]
+        present = {ref.digest for ref in level.present(here, graphs)} if graphs else set()
+        return [Place(Level.L3, level.name, everyones, present)] if graphs else []
+
+    def _refusals(self) -> Iterator[Refusal]:
+        for why, count in Counter(self._session.cache.refused().values()).items():
+            yield Refusal(counted(count, "artifact"), why)
+        try:
+            for error in self.sharing.problems():
+                yield Refusal("a snapshot", error.what)
+            for stranger in self.sharing.strangers():
+                who = f"{short(stranger.fingerprint)} is not trusted (%nbcache trust)"
+                yield Refusal(stranger.received.name, who)
+        except NbcacheError as error:  # keys that cannot be read: nothing is trusted
+            yield Refusal("all snapshots", error.what)
+
+    def greeting(self) -> list[str]:
+        """Return what is stored of the notebook, and what that saves; StoreError if the store fails."""
+        notebook = self._session.notebook(timeout=_GREETING_SECONDS)
+        places, unfit = self._from_store(notebook)
+        of = f" of {one_line(os.path.basename(notebook), 60)}" if notebook else ""
+        runs = self._session.artifacts.history.read(notebook)
+        manifests = [place.manifest for place in places]
+        graphs: tuple[GraphSummary, ...] = ()
+        if manifests:
+            whole, present = union(manifests[0].environment, notebook, manifests), present_cells(notebook)
+            graphs = (asked_for(whole, present, runs).graphs if present else ()) or whole.graphs
+        if not graphs:
+            count = sum(place.graphs for place in unfit)
+            if not count:
+                return [f"nothing{of} is stored here yet"]
+            words = "is stored here, and does not fit" if count == 1 else "are stored here, and none fits"
+            return [f"{counted(count, 'graph')}{of} {words} (%nbcache plan)"]
+        line = f"{counted(len(graphs), 'graph')}{of} {'is' if len(graphs) == 1 else 'are'} stored here"
+        with suppress(NbcacheError, OSError):  # the notebook cannot be read, or is large
+            cells = cells_of(read(Path(notebook), max_bytes=_MOST_AT_ONCE)) if notebook else []
+            whose = {manifest.environment.digest for manifest in manifests}
+            if (plan := planned(cells, places, runs, whose)).graphs and cells:
+                return [line, *plan_parts(plan)]
+        return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
+
+    def _from_store(self, notebook: str) -> tuple[list[Place], list[Unfit]]:
+        """Return what the local store has of a notebook for this environment, and for others."""
+        stored, here, places, unfit = self._session.artifacts, self._here(), [], []
+        for manifest in stored.manifests(notebook).values():
+            if self._differs(manifest, here):
+                unfit.append(self._unfit(stored.store.name, manifest))
+                continue
+            admitted = stored.admitted(manifest)
+            present = stored.present(admitted.digests)
+            places.append(Place(Level.L1, stored.store.name, admitted, present))
+        return places, unfit
+
+    def _here(self) -> Environment | None:
+        """Return the environment, before torch is imported what is known of it."""
+        return self._session.environment or self._foreseen()
+
+    def _differs(self, manifest: Manifest, here: Environment | None) -> bool:
+        """Return whether a manifest is of another environment than this one, as far as that is known."""
+        if here is None or here is self._session.environment:
+            return here is not None and manifest.environment.digest != here.digest
+        return bool(foreseen_differences(manifest, here))
+
+    def _unfit(self, name: str, manifest: Manifest) -> Unfit:
+        if (here := self._here()) is None:
+            return Unfit(name, len(manifest.graphs), ())
+        labels = {part.label for part in here.components}
+        differing = [part for part in compatibility.differences(manifest, here) if part.label in labels]
+        lines = compatibility.fit_lines(differing, compatibility.baseline_for([manifest], here))
+        return Unfit(name, len(manifest.graphs), tuple(lines), tuple(differing))
+
+
+class SnapshotVerbs(Planner):
+    """The verbs on the snapshots of the notebook that runs.
+
+    `locate` returns the notebook's path, empty if it cannot be found; `foreseen` returns what is known of the
+    environment before torch is imported.
+    """
+
+    def __init__(
+        self, session: Session, locate: Callable[[], str], foreseen: Callable[[], Environment | None]
+    ) -> None:
+        super().__init__(session, foreseen, Sharing(session, foreseen, locate))
+        self._locate = locate
+        self._writing: threading.Thread | None = None
+
+    # --- arrived snapshots ----------------------------------------------------------------------
+
+    def start(self, greet: Callable[[], None] = lambda: None) -> None:
+        """Look for snapshots, `greet`, and print a line for each that came along."""
+        self.sharing.look()
+        looked = self.sharing.looked(_LOOK_SECONDS)
+        greet()
+        if not looked:
+            start_thread(self._notice_later, "tell")
+            return
+        with self._following():
+            with suppress(NbcacheError):  # keys that cannot be read, as a line will say
+                self.sharing.follow(self.sharing.known())
+            for line in self.arrivals():
+                write(f"nbcache: {line}")
+            self._ask()
+
+    def _notice_later(self) -> None:
+        self.sharing.looked(None)
+        for line in self.arrivals():
+            self._session.notice(line)
+
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Print a line if the kernel compiles for other CPUs as well from here on."""
+        before = self._session.settings.portable
+        yield
+        settings = self._session.settings
+        if settings.portable != before:
+            write(
+                f"nbcache: this kernel compiles for any {settings.portable} CPU from now on, as "
+                f"{settings.origin('portable')} was (%nbcache config portable=off)"
+            )
+
+    def arrivals(self) -> list[str]:
+        """Return a line for each snapshot that came along, and for each that is not used its problem."""
+        lines = [str(error) for error in self.sharing.problems()]
+        try:
+            return lines + self._lines(self.sharing.told())
+        except NbcacheError as error:  # keys that cannot be read: nothing is trusted, and the cells run
+            return lines + error.diagnostics()
+
+    def _lines(self, received: list[Received]) -> list[str]:
+        """Return a line for each version of a snapshot, of trusted signers first; of very many, some."""
+        ordered = sorted(received, key=lambda version: not is_vouched(version.standing))
+        here, settings = self._here(), self._session.settings
+        known = (here, settings.trust, self._session.judge, self.sharing.cells)
+        lines = [display.arrival_line(version, *known) for version in ordered[:_MOST_ARRIVED]]
+        if (more := len(ordered) - _MOST_ARRIVED) > 0:
+            lines.append(f"{counted(more, 'more version')} came along (nbcache inspect)")
+        return lines
+
+    # --- taking ---------------------------------------------------------------------------------
+
+    def autosnapshot(self) -> None:
+        """Write the snapshot beside the notebook, in the background; what stops that becomes a notice."""
+
+        def take() -> None:
+            try:
+                if notebook := self._locate():
+                    self.sharing.write(beside(Path(notebook)), self.sharing.origin(notebook))
+            except NbcacheError as error:
+                self._session.notice(f"autosnapshot: {error}")
+            except Exception as error:  # nothing else would report it from this thread
+                self._session.notice(f"autosnapshot failed unexpectedly, please report it: {error!r}")
+
+        self._writing = start_thread(take, "snapshot")
+
+    def finish(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for what is being written."""
+        if self._writing is not None and self._writing.is_alive():
+            self._writing.join(timeout)
+
+    def take(self, dest: str = "", *, everything: bool = False) -> dict[str, Any]:
+        """Take a snapshot into a file, by default the one beside the notebook, a store, or this output.
+
+        Return the MIME bundle to display: a line, and the part of the snapshot that an output keeps.
+        """
+        notebook = self._locate()
+        if dest == "notebook":
+            return self._into_output(notebook, everything=everything)
+        target = destination(dest) if dest else self.sharing.beside_notebook(notebook)
+        taken = self.sharing.write(target, self.sharing.origin(notebook), everything=everything)
+        name = target.name if isinstance(target, Path) else taken.where
+        bundle: dict[str, Any] = {"text/plain": display.taken_words(name, taken)}
+        if isinstance(target, Path):  # lets the file be found again after a rename
+            environments = [manifest.environment.values for manifest in taken.draft.snapshot.manifests]
+            reference = {"file": name, "digest": sha256(taken.data), "environments": environments}
+            bundle[MANIFEST_MIME] = reference
+        return bundle
+
+    def _into_output(self, notebook: str, *, everything: bool) -> dict[str, Any]:
+        origin, keyring = self.sharing.origin(notebook), self.sharing.keyring
+        draft = attributed(self.sharing.build(origin, everything=everything), [], origin, keyring)
+        data = signed(draft, keyring)
+        if len(data) > _MAX_OUTPUT_BYTES:
+            raise SnapshotError(
+                f"the snapshot takes {size(len(data))}, and an output of more than {size(_MAX_OUTPUT_BYTES)} "
+                "freezes the page",
+                where="%nbcache snapshot notebook",
+                next_step="%nbcache snapshot writes it into a file beside the notebook",
+            )
+        line = f"this output carries {display.held(draft.snapshot)}. It is kept once the notebook is saved."
+        return {"text/plain": line, MIME: base64.b64encode(data).decode("ascii")}
+
+    def attach(self) -> list[str]:
+        """Bring the snapshot beside the notebook up to date; return how it gets into the notebook."""
+        notebook = self._locate()
+        taken = self._session.snapshot(self.sharing.beside_notebook(notebook))
+        holds = f"{one_line(Path(taken.where).name)} holds {counted(taken.graphs, 'graph')}"
+        return [
+            f"{holds}. Only Jupyter writes {one_line(Path(notebook).name)} while it is open.",
+            "Save and close the notebook, then run in a terminal:",
+            f"nbcache attach {shlex.quote(notebook)}",
+            f"Or leave it open, run this in a cell of its own, and save (up to {size(_MAX_OUTPUT_BYTES)}):",
+            "%nbcache snapshot notebook",
+        ]
+
+    # --- using ----------------------------------------------------------------------------------
+
+    def restore(self, source: str = "", *, ask: bool = False) -> list[str]:
+        """Use the snapshots at `source`, by default those of this notebook; return the lines that say so.
+
+        With `ask`, the user may be asked to trust their signers.
+        """
+        taken_in = self.sharing.receive(source or self.sharing.of_notebook())
+        restored: list[tuple[Received, Manifest | None]] = []
+        with self._following():
+            if ask:
+                self._ask()
+            with suppress(errors.Unsigned, errors.UntrustedSigner):  # a line says so, and what to do
+                restored = self.sharing.restore(taken_in)
+        lines = []
+        for received, manifest in restored:
+            where = one_line(received.where)
+            if manifest is None:
+                lines.append(f"{where} is restored as soon as torch is imported")
+            else:
+                graphs, artifacts = len(manifest.graphs), len(manifest.digests)
+                counts = f"{counted(graphs, 'graph')}, {counted(artifacts, 'artifact')}"
+                lines.append(f"restored {counts}, of {where}")
+                if unfit := self.sharing.unfit_line(received):
+                    lines.append(f"  {unfit}")
+            omitted = display.left_out(received, self._session.settings.trust, self._session.judge)
+            lines += [f"  {why} ({next_step})" for why, next_step in omitted]
+        used = {received.version for received, _ in restored}
+        unused = {received.version for received in taken_in} - used
+        return lines + self._lines([new for new in self.sharing.known() if new.version in unused])
+
+    def _ask(self) -> None:
+        """Ask for each stranger's snapshot, if the policy is to ask."""
+        if self._session.settings.trust is not Policy.ASK:
+            return
+        try:
+            for stranger in islice(self._strangers(), _MOST_ARRIVED):
+                question = f"{MEANS} {COMPARE} Trust {spelled(stranger.fingerprint)} from now on? [y/N] "
+                if confirm(question, _TRUST):
+                    self.sharing.trust(stranger, _ask_name(stranger))
+        except UsageError:
+            pass  # nobody can be asked here, and the line has said what to do
+        except NbcacheError as error:  # keys cannot be read or written
+            write("\n".join(error.diagnostics()))
+
+    def _strangers(self) -> Iterator[Stranger]:
+        """Yield each stranger once; who compiled what another took, once that other is trusted."""
+        shown: set[str] = set()
+        while new := [who for who in self.sharing.strangers() if who.fingerprint not in shown]:
+            shown.add(new[0].fingerprint)
+            yield new[0]
+
+    def trust_strangers(self, *, sure: bool, name: str) -> bool:
+        """Show the untrusted signers of what came along; trust them if the user agrees or is `sure`.
+
+        `name` is what to call them; the user is asked for it if it is empty. Return False if all are trusted.
+        """
+        if not (shown := self.sharing.strangers()):
+            return False
+        # Who is only seen once another is trusted is shown first: --yes is for those that were.
+        for stranger in shown if sure else self._strangers():
+            received = stranger.received
+            known = (self._session.environment, self._session.judge, cell_titles(received))
+            write("\n".join(display.snapshot_lines(received, *known)))
+            role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"
+            write(f"\n{MEANS} {COMPARE}\n{role}: {spelled(stranger.fingerprint)}")
+            if sure or confirm("Trust this signer from now on? [y/N] ", _TRUST):
+                chosen = name if sure else name or _ask_name(stranger)
+                with self._following():
+                    self.sharing.trust(stranger, chosen)
+                write(f"nbcache: {short(stranger.fingerprint)} is trusted{f' as {chosen}' if chosen else ''}")
+        return True
+
+    def use_trusted(self, signer: str, name: str) -> None:
+        """Use the snapshots of a signer whom the user has just trusted."""
+        for received in self.sharing.known():
+            if signer == received.signer or signer in makers(received.snapshot):
+                with self._following():
+                    self.sharing.trust(Stranger(signer, name, received), name)
+
+    def ignore(self, signer: str) -> list[str]:
+        """Ignore an untrusted signer in this kernel, named by 8 digits of the fingerprint or more."""
+        fingerprints = [stranger.fingerprint for stranger in self.sharing.strangers()]
+        matches = [fingerprint for fingerprint in fingerprints if is_called(fingerprint, signer)]
+        if len(matches) != 1:
+            raise ConfigError(
+                "no untrusted signer of this notebook has this fingerprint",
+                where=f"{_TRUST} ignore",
+                next_step="%nbcache trust shows who there is",
+            )
+        self.sharing.ignore(matches[0])
+        name = spelled(matches[0])
+        line = f"{name} is ignored in this kernel: nothing of theirs is used, nor shown"
+        return [line, "to trust them after all:", f"{_TRUST} add {name}"]
+
+
+class KernelVerbs(SnapshotVerbs):
+    """All verbs, for one session.
+
+    `location` finds the notebook; `problem` is why the session's store is in memory, None if it is not.
     Verbs that return lines raise NbcacheError or UsageError if they cannot do it.
     """
 
@@ -72,34 +521,26 @@ class KernelVerbs:
         session: Session,
         bridge: TorchBridge,
         cells: Cells,
-        snapshots: SnapshotVerbs,
-        locate: Callable[[], Location],
+        location: Callable[[], Location],
         problem: StoreError | None,
     ) -> None:
-        self._session = session
+        super().__init__(session, lambda: location().path, bridge.foreseen)
         self._bridge = bridge
         self._cells = cells
-        self._locate = locate
+        self._location = location
         self._problem = problem
-        self.snapshots = snapshots
-        self.restore, self.attach, self.ignore = snapshots.restore, snapshots.attach, snapshots.ignore
-        self.planner = Planner(session, bridge.foreseen, snapshots.sharing)
         session.connector = self.connect_to
         self._used: Settings | None = None
         """The settings by which this kernel has connected; those of the session may have changed since."""
         self._handed_over: list[str] = []
         """The lines that a colleague pastes to have what was shared last."""
-        self._began = time.monotonic()
-        self._waiting: list[Callable[[], None]] = []
-        """Actions for the end of the running cell."""
 
     # --- reports --------------------------------------------------------------------------------
 
     def status(self) -> Rendered:
-        """Return the session, by cell and graph."""
         session, figures = self._session, []
         try:
-            figures.append(doctor.store_figures(session.artifacts.store, session.settings.max_bytes))
+            figures.append(self._figures())
         except StoreError as error:
             session.notice(str(error))
         reports = session.reports
@@ -122,11 +563,9 @@ class KernelVerbs:
                 shown = ", ".join(one_line(function, 40) for function in list(known)[-_MOST_NAMED:])
                 remark = f"no graph is called `{one_line(name, 40)}`: this kernel has compiled {shown}"
         elif rows and notices and not any(report.graphs for report in last):
-            cell, cell_now = rows[0].graph.cell, last[0].cell
-            silent = cell_now.label if cell_now else "the last cell"
-            remark = (
-                f"{silent} compiled no graph; what follows is of {cell.label if cell else 'an earlier one'}"
-            )
+            silent, compiled = (cell.label if cell else "" for cell in (last[0].cell, rows[0].graph.cell))
+            follows = f"what follows is of {compiled or 'an earlier one'}"
+            remark = f"{silent or 'the last cell'} compiled no graph; {follows}"
         return render_why(rows, notices, remark)
 
     def graph(self, name: str) -> list[Rendered]:
@@ -137,27 +576,12 @@ class KernelVerbs:
         return [render_graph(why, contents_of(why.graph, self._session)) for why in rows]
 
     def doctor(self) -> Rendered:
-        """Return what the doctor finds."""
-        sharing = self.snapshots.sharing
-        return render_checks(
-            doctor.in_kernel(self._session, self._bridge, sharing, self._locate, self._problem)
-        )
-
-    def shown(self, verb: str) -> Rendered:
-        """Return what `%nbcache doctor`, `why`, `stats` or `timeline` shows."""
-        planner = self.planner
-        shows = {
-            "doctor": self.doctor,
-            "why": self.why,
-            "stats": planner.stats,
-            "timeline": planner.timeline,
-        }
-        return shows[verb]()
+        checks = doctor.in_kernel(self._session, self._bridge, self.sharing, self._location, self._problem)
+        return render_checks(checks)
 
     # --- settings -------------------------------------------------------------------------------
 
     def config(self) -> Rendered:
-        """Return all settings."""
         return render_settings(*self.setting_rows())
 
     def change(self, name: str, value: str) -> list[str]:
@@ -191,44 +615,35 @@ class KernelVerbs:
             self._session.prewarm.stop()
         if any(change.startswith("notebook=") for change in changes):
             self._session.locator.start()
-            self.snapshots.look_again()
+            self.sharing.forget()
+            self.sharing.look()
         rows = self._bridge.cache_settings() if of_torch else ()
         return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
 
     def setting_rows(self) -> tuple[list[SettingRow], list[SettingRow]]:
-        """Return nbcache's settings, and the settings of torch's caches."""
         settings = self._session.settings
         rows = [
             SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
             for name in settings.names()
             if name != "notebook"
         ]
-        where = self._locate()
+        where = self._location()
         rows.append(SettingRow("notebook", where.path, where.found_by, settings.help("notebook")))
-        torch_rows = [
-            SettingRow(row.name, row.value, row.origin, row.help, row.note)
-            for row in self._bridge.cache_settings()
-        ]
-        return rows, torch_rows
+        return rows, self._bridge.cache_settings()
 
     # --- snapshots and trust --------------------------------------------------------------------
 
     def snapshot(self) -> Sequence[str]:
-        """Take a snapshot into the file beside the notebook."""
-        return [self.snapshots.snapshot()["text/plain"]]
+        return [self.take()["text/plain"]]
 
-    def verify(self) -> Sequence[str]:
-        """Check the snapshots of this notebook in full."""
-        return self.verified().lines
-
-    def verified(self, source: str = "") -> Shown:
+    def verify(self, source: str = "") -> Shown:
         """Check the snapshots at `source` in full, by default those of this notebook."""
-        return verify(source or str(self.snapshots.sharing.of_notebook()), self._session.settings)
+        return commands.verify(source or str(self.sharing.of_notebook()), self._session.settings)
 
     def trust(self, signer: str, name: str) -> list[str]:
         """Trust a signer, use their snapshots that came along, and return the lines that say so."""
-        done = signers.trust("add", signer, name, self._session.settings)
-        self.snapshots.trusted(done.data["fingerprint"], done.data["name"])
+        done = commands.trust("add", signer, name, self._session.settings)
+        self.use_trusted(done.data["fingerprint"], done.data["name"])
         return done.lines
 
     # --- the store ------------------------------------------------------------------------------
@@ -238,10 +653,9 @@ class KernelVerbs:
         began = time.perf_counter()
         done = self._session.flush(_WAIT_SECONDS)
         client, seconds = self._session.shared_client, f"{time.perf_counter() - began:.2f} s"
-        if done:
-            return [f"all is stored{' and shared' if client else ''} ({seconds})"]
-        if client is None:
-            return [f"not all is stored yet ({seconds})"]
+        if done or client is None:
+            is_stored = "all is stored" if done else "not all is stored yet"
+            return [f"{is_stored}{' and shared' if client else ''} ({seconds})"]
         why = f": {size(waiting)} wait to be written" if (waiting := client.level.figures().waiting) else ""
         if (failure := client.level.failure) is not None:
             why = f": off for now: {one_line(failure.what)}"
@@ -259,8 +673,7 @@ class KernelVerbs:
             return _going_words(shown), None
 
         def remove() -> Sequence[str]:
-            only = self._session.clearing()
-            if _identity(only) != _identity(shown):
+            if _identity(only := self._session.clearing()) != _identity(shown):
                 raise NbcacheError(
                     "nothing was removed: what is stored of this notebook has changed since it was shown",
                     next_step="press the button again, and look at what would go now",
@@ -277,16 +690,16 @@ class KernelVerbs:
 
     def all_words(self) -> str:
         """Return what `clear --all` removes, in words."""
-        name, store = self._session.artifacts.store.name, self._session.artifacts
         self._session.flush(_WAIT_SECONDS)
-        notebooks = {manifest.notebook for manifest in store.manifests().values()} - {""}
-        parts = store_parts(doctor.store_figures(store.store, self._session.settings.max_bytes))
-        return f"all of the {name}, {parts[2]} of {counted(len(notebooks), 'notebook')} and more"
+        stored = self._session.artifacts
+        notebooks = {manifest.notebook for manifest in stored.manifests().values()} - {""}
+        name, _, held = store_parts(self._figures())
+        return f"all of the {name}, {held} of {counted(len(notebooks), 'notebook')} and more"
 
     def clear_all(self, only: Clearing | None = None) -> list[str]:
         """Remove all that is stored, or `only` what is one notebook's; return what went, and what stays."""
         session = self._session
-        self.snapshots.sharing.forget()
+        self.sharing.forget()
         removed = session.clear(only)
         number = counted(removed, "entry", "entries") if only is None else counted(removed, "artifact")
         lines = [f"removed {number} from the {session.artifacts.store.name}"]
@@ -296,9 +709,13 @@ class KernelVerbs:
             lines.append(f"  what is shared stays on {session.shared_client.level.name}")
         return lines
 
+    def _figures(self) -> StoreFigures:
+        """Return the local store in numbers; StoreError if it cannot be read."""
+        return doctor.store_figures(self._session.artifacts.store, self._session.settings.max_bytes)
+
     # --- the shared level -----------------------------------------------------------------------
 
-    def start(self) -> None:
+    def connect_at_load(self) -> None:
         """Connect to the shared level that the environment names; what stops that becomes a notice."""
         settings = self._session.settings
         if settings.shared_url:
@@ -311,14 +728,14 @@ class KernelVerbs:
     def connect(self, url: str = "") -> list[str]:
         """Connect to the store at a URL, by default the one that the settings name; return who is there."""
         client, settings = self._session.shared_client, self._session.settings
-        if url or client is None or _address(settings) != _address(self._used or settings):
+        if url or client is None or settings != (self._used or settings):
             client = self.connect_to(url)
         client.level.ask()
         lines = self.people(client)
         if (failure := client.level.failure) is not None:
             lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
         nobody = ["nobody whom you trust has published anything of this notebook there"]
-        return [f"connected to {client.level.name}", *(lines or nobody)]
+        return [f"connected to {client.level.name}", *(f"  {line}" for line in lines or nobody)]
 
     def connect_to(self, url: str) -> SharedClient:
         """Connect to the store at `url`, by default the one that the settings or torch's variables name."""
@@ -352,7 +769,6 @@ class KernelVerbs:
         return session.join(shared)
 
     def disconnect(self) -> list[str]:
-        """Leave the shared level."""
         client = self._session.shared_client
         if client is None:
             return ["not connected to a shared level"]
@@ -368,7 +784,7 @@ class KernelVerbs:
 
         In the shared store, under a name, by default the notebook's; without one, in the file beside it.
         """
-        session, chosen = self._session, name or Path(self._locate().path).stem
+        session, chosen = self._session, name or Path(self._locate()).stem
         if session.shared_client is None:
             if name:
                 raise ConfigError(
@@ -407,86 +823,71 @@ class KernelVerbs:
 
     # --- panels ---------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Note that a cell begins."""
-        self._began = time.monotonic()
-
-    def end(self) -> bool:
-        """Do what waited, once no cell runs; return False if one still does."""
-        if self._cells.are_running:
-            return False
-        while self._waiting:
-            self._waiting.pop(0)()
-        return True
-
     def later(self, action: Callable[[], None]) -> str:
         """Call `action` when the running cell has ended; return that cell, empty if none runs.
 
         Most kernels have a button wait by themselves. Some call it on a thread, while the cell goes on.
         """
         if self._cells.are_running:
-            self._waiting.append(action)
+            self._cells.waiting.append(action)
             cell = self._session.cell
             return cell.label if cell else "the running cell"
         action()
         return ""
 
-    def now(self) -> Now:
-        """Return what changes while a cell runs."""
+    def now(self) -> pages.Now:
         session, cell = self._session, self._session.cell
         shared = session.shared_client
-        return Now(
+        return pages.Now(
             session.graphs,
             session.activity() if cell else None,
             cell.label if cell else "",
-            time.monotonic() - self._began,
+            time.monotonic() - self._cells.began,
             () if shared is None else tuple(shared_parts(shared.level.figures())),
         )
 
-    def facts(self) -> Facts:
+    def facts(self) -> pages.Facts:
         """Gather what has to be read from disks, or asked of others."""
         session = self._session
         notebook = session.notebook(timeout=_NOTEBOOK_SECONDS)
-        here = session.environment or self._bridge.foreseen()
+        here = self._here()
         shared = session.shared_client
         try:
-            plan, notes, problem = self.planner.planned(notebook)
+            plan, notes, problem = self.planned(notebook)
         except StoreError as error:
             plan, notes, problem = Plan((), 0), [], str(error)
         settings, torch_settings = self.setting_rows()
         store = None
         with suppress(StoreError):
-            store = doctor.store_figures(session.artifacts.store, session.settings.max_bytes)
-        strangers, paste = list[Stranger](), list[str]()
+            store = self._figures()
+        strangers: list[pages.Stranger] = []
+        paste: list[str] = []
         with suppress(NbcacheError):  # keys that cannot be read, as another line says
-            strangers, paste = self._strangers(here), self._paste(notebook)
-        return Facts(
+            strangers = [
+                pages.Stranger(
+                    spelled(stranger.fingerprint),
+                    stranger.name,
+                    stranger.received.name,
+                    display.fit_words(stranger.received.snapshot.manifests, here),
+                )
+                for stranger in self.sharing.strangers()
+            ]
+            paste = self._paste(notebook)
+        return pages.Facts(
             notebook=os.path.basename(notebook),
-            machine=machine_parts(here, session.graphs),
+            machine=pages.machine_parts(here, session.graphs),
             plan=plan,
             plan_notes=notes,
             plan_problem=problem,
             people=[] if shared is None else self.people(shared),
             strangers=strangers,
-            snapshots=[*_file_line(notebook), *self.snapshots.arrived()],
+            snapshots=[*(_file_line(notebook) if notebook else ()), *self.arrivals()],
             paste=paste,
-            timeline=self.planner.times(notebook),
             settings=settings,
             torch_settings=torch_settings,
             store=store,
             time=time.time(),
         )
-
-    def _strangers(self, here: Environment | None) -> list[Stranger]:
-        return [
-            Stranger(
-                spelled(stranger.fingerprint),
-                stranger.name,
-                stranger.received.name,
-                fit_words(stranger.received.snapshot.manifests, here),
-            )
-            for stranger in self.snapshots.sharing.strangers()
-        ]
 
     def _paste(self, notebook: str) -> list[str]:
         """Return what a colleague pastes to have what was shared last, else the file beside the notebook."""
@@ -497,15 +898,12 @@ class KernelVerbs:
 
 def _file_line(notebook: str) -> list[str]:
     """Return a line on the snapshot beside the notebook, if there is one."""
-    if not notebook:
-        return []
-    near = beside(Path(notebook))
-    try:
-        found = near.stat()
-    except OSError:
-        return []
-    written = ago(max(0.0, time.time() - found.st_mtime))
-    return [DOT.join([one_line(near.name, 60), size(found.st_size), f"written {written}"])]
+    with suppress(OSError):
+        near = beside(Path(notebook))
+        stat = near.stat()
+        written = ago(max(0.0, time.time() - stat.st_mtime))
+        return [DOT.join([one_line(near.name, 60), size(stat.st_size), f"written {written}"])]
+    return []
 
 
 def _going_words(only: Clearing) -> str:
@@ -522,11 +920,6 @@ def _identity(only: Clearing) -> tuple[object, ...]:
     """Return what tells one removal from another; that something was used meanwhile does not."""
     refs = {(digest, *ref.identity) for digest, ref in only.refs}
     return only.notebook, only.graphs, only.kept, set(only.manifests), refs
-
-
-def _address(settings: Settings) -> tuple[object, ...]:
-    """Return what of the settings says how to connect."""
-    return settings.shared_url, settings.shared_timeout, settings.shared_connect_timeout
 
 
 def _as_word(source: str) -> str:
@@ -554,8 +947,27 @@ def publication_lines(publications: list[Publication], here: Environment | None,
             f"has {counted(count, 'graph')} of {names.get(maker) or judge.introduce(maker)}"
             for maker, count in others.most_common(_MOST_MAKERS)
         ]
-        parts += [ago(time.time() - each.published), fit_words([each.manifest], here)]
+        parts += [ago(time.time() - each.published), display.fit_words([each.manifest], here)]
         lines.append(DOT.join(filter(None, parts)))
     if (more := len(publications) - _MOST_SHOWN) > 0:
         lines.append(f"and {more} more")
     return lines
+
+
+def _ask_name(stranger: Stranger) -> str:
+    """Ask what to call a signer; the name that strangers call themselves is only shown."""
+    calls = f" (calls itself {one_line(stranger.name, 40)})" if stranger.name else ""
+    try:
+        return input(clean(f"What do you call them?{calls} ")).strip()
+    except Exception:  # a front end that answers once only: a name can be given later
+        return ""
+
+
+def confirm(question: str, command: str) -> bool:
+    """Ask in the notebook; UsageError if nobody can be asked."""
+    try:
+        return input(clean(question)).strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        return False
+    except Exception as error:  # this frontend cannot ask
+        raise UsageError(f"{command}: nobody can be asked here; if you are sure, add --yes") from error

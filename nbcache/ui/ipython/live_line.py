@@ -18,9 +18,7 @@ from typing import Any
 from nbcache.core.reports import Activity
 from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.ui.display.render import Rendered
-from nbcache.ui.display.reports import render_activity, render_idle
-
-__all__ = ["LiveLine"]
+from nbcache.ui.display.reports import render_activity
 
 DELAY = 0.4
 """Seconds of activity before the line appears: quick hits stay silent."""
@@ -28,7 +26,7 @@ INTERVAL = 0.2
 """Seconds between two looks at the sampler. A page that is sent updates without pause sticks and loses the
 last one (FACTS 3), so this is also the shortest time between two updates."""
 PATIENCE = 1.0
-"""Seconds without activity after which the line says so: graphs follow one another sooner."""
+"""Seconds without activity after which the line goes: graphs follow one another sooner."""
 JOIN = 1.0
 """Seconds that the end of a cell waits at most for the thread."""
 _NO_LINE = Rendered("", "")
@@ -73,7 +71,6 @@ class LiveLine:
         self._finished = False
         self._busy_since: float | None = None
         self._quiet_since: float | None = None
-        self._last: Activity | None = None
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -99,10 +96,7 @@ class LiveLine:
         self._is_reserved = True
 
     def finish(self, final: Rendered | None = None) -> None:
-        """Stop, empty the line, and show `final` after all that the cell has written.
-
-        Waits for the thread, but not for long.
-        """
+        """Stop, empty the line, and show `final` after all that the cell has written. This takes a moment."""
         if self._finished:
             return
         self._finished = True
@@ -112,7 +106,7 @@ class LiveLine:
             self._thread.join(JOIN)
         with contextlib.suppress(Exception):  # it has no hooks, or not ours
             self._publisher.unregister_hook(self._notice)
-        with contextlib.suppress(Exception), self._held():
+        with contextlib.suppress(Exception), self._hold():
             if self._text:
                 self._as_cell(self._publish, _NO_LINE)
             if final is not None:
@@ -126,18 +120,16 @@ class LiveLine:
                 return
             now = self._clock()
             if activity is not None:
-                self._last, self._quiet_since = activity, None
+                self._quiet_since = None
                 if self._busy_since is None:
                     self._busy_since = now - activity.seconds
                 if now - self._busy_since >= DELAY:
                     self._update(render_activity(activity))
-            elif not self._text:
+                return
+            self._quiet_since = now if self._quiet_since is None else self._quiet_since
+            if not self._text or now - self._quiet_since >= PATIENCE:
+                self._update(_NO_LINE)
                 self._busy_since = None
-            elif self._last is not None:
-                self._quiet_since = now if self._quiet_since is None else self._quiet_since
-                if now - self._quiet_since >= PATIENCE:
-                    self._update(render_idle(self._last))
-                    self._busy_since = None
 
     def _watch(self) -> None:
         with contextlib.suppress(Exception):
@@ -145,7 +137,7 @@ class LiveLine:
                 self.look()
 
     @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
+    def _hold(self) -> Iterator[None]:
         """Hold the lock; the cell goes on without it if the thread does not release it in time."""
         lock = self._lock
         acquired = lock.acquire(timeout=JOIN)
@@ -184,7 +176,7 @@ class LiveLine:
         def write(text: str, *rest: Any) -> Any:
             if not text or self._stop.is_set():
                 return original(text, *rest)
-            with self._held():
+            with self._hold():
                 with contextlib.suppress(Exception):
                     self._precede()
                 return original(text, *rest)
@@ -205,14 +197,11 @@ class LiveLine:
 
     def _notice(self, message: Any) -> Any:
         """Note what the cell displays, and that it clears its output, just before the message is sent."""
-        if message["msg_type"] == "clear_output":
-            with self._held():
+        kind, transient = message["msg_type"], message.get("content", {}).get("transient", {})
+        if kind == "clear_output":
+            with self._hold():
                 self._is_placed, self._text, self._has_output = False, "", True
-        elif message["msg_type"] == "display_data" and _display_id(message) != self._id:
-            with self._held():
+        elif kind == "display_data" and transient.get("display_id") != self._id:
+            with self._hold():
                 self._precede()
         return message
-
-
-def _display_id(message: Any) -> Any:
-    return message["content"].get("transient", {}).get("display_id")

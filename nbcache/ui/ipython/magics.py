@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,31 +18,29 @@ from nbcache.core.settings import Settings
 from nbcache.core.text import clean
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import cache_settings
+from nbcache.ui.display.panel import SECTIONS, render_panel
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
 from nbcache.ui.ipython.diagnose_magic import diagnosed
-from nbcache.ui.ipython.kernel_verbs import KernelVerbs
-from nbcache.ui.ipython.snapshot_verbs import confirmed
-from nbcache.ui.panels.pages import SECTIONS, render_panel
-from nbcache.ui.terminal import signers
-from nbcache.ui.terminal.shown import write
+from nbcache.ui.ipython.kernel_verbs import KernelVerbs, confirm
+from nbcache.ui.terminal import snapshots as commands
+from nbcache.ui.terminal.shown import Shown, write
 from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_of
 
 if TYPE_CHECKING:
-    from nbcache.ui.panels.panel import Panel
-
-__all__ = ["Magics"]
+    from nbcache.ui.ipython.panel import Panel
 
 _PANELS = {
     "panel": SECTIONS,
-    "graphs": ("next", "graphs", "levels"),
-    "timeline": ("timeline",),
+    "graphs": ("next run", "graphs", "levels"),
     "sharing": ("people", "snapshot"),
     "settings": ("settings",),
     "space": ("space",),
 }
 """The sections of each panel."""
+_ELSEWHERE = ("diagnose", "restore", "snapshot", "verify")
+"""The verbs whose values IPython completes: Python, and paths."""
 _VERBS = list(dict.fromkeys(form.split()[0] for form in MAGICS))
 
 
@@ -56,16 +51,6 @@ class Magics:
         self._shell = shell
         self._session = session
         self._verbs = verbs
-        self._plain: dict[str, Callable[[], Rendered | list[str]]] = {
-            "status": verbs.status,
-            "stats": verbs.planner.stats,
-            "plan": verbs.planner.plan,
-            "doctor": verbs.doctor,
-            "attach": verbs.snapshots.attach,
-            "disconnect": verbs.disconnect,
-            "flush": verbs.flush,
-        }
-        """The verbs that take no value."""
         self._open: dict[str, Panel] = {}
         """Kind → the newest panel of it, which is live."""
 
@@ -104,18 +89,20 @@ class Magics:
             arguments = magic_arguments(verb, words)
         except ValueError as error:
             raise UsageError(f"%nbcache {verb}: {error}. Usage: {usage(verb)}") from None
-        result = self._plain[verb]() if verb in self._plain else getattr(self, f"_{verb}")(arguments)
+        if (special := getattr(self, f"_{verb}", None)) is not None:
+            result = special(arguments)
+        else:
+            result = getattr(self._verbs, verb)(*arguments.words)
         if isinstance(result, Rendered):
             show(result, getattr(arguments, "json", False))
+        elif isinstance(result, Shown):
+            print(json.dumps(result.data, indent=2) if getattr(arguments, "json", False) else result.text)
         elif result is not None:
             write("nbcache: " + "\n".join(result))
 
     nbcache.__doc__ = magic_help()
 
     # --- the verbs ------------------------------------------------------------------------------
-
-    def _why(self, arguments: SimpleNamespace) -> Rendered:
-        return self._verbs.why(*arguments.words)
 
     def _config(self, arguments: SimpleNamespace) -> Rendered | None:
         changes = [word for word in arguments.words if "=" in word]
@@ -132,7 +119,7 @@ class Magics:
         return None
 
     def _snapshot(self, arguments: SimpleNamespace) -> None:
-        bundle = self._verbs.snapshots.snapshot(*arguments.words, everything=arguments.all)
+        bundle = self._verbs.take(*arguments.words, everything=arguments.all)
         bundle["text/plain"] = clean(f"nbcache: {bundle['text/plain']}")
         if len(bundle) > 1:
             _display(bundle, raw=True)  # type: ignore[no-untyped-call]
@@ -140,34 +127,25 @@ class Magics:
             write(bundle["text/plain"])
 
     def _restore(self, arguments: SimpleNamespace) -> list[str]:
-        return self._verbs.snapshots.restore(*arguments.words, ask=True)
+        return self._verbs.restore(*arguments.words, ask=True)
 
-    def _verify(self, arguments: SimpleNamespace) -> None:
-        found = self._verbs.verified(*arguments.words)
-        print(json.dumps(found.data, indent=2) if arguments.json else found.text)
-
-    def _connect(self, arguments: SimpleNamespace) -> None:
-        first, *lines = self._verbs.connect(*arguments.words)
-        write("\n  ".join([f"nbcache: {first}", *lines]))
-
-    def _trust(self, arguments: SimpleNamespace) -> list[str] | None:
-        """Trust the signers of what came along; show, add and remove signers, as the command does."""
+    def _trust(self, arguments: SimpleNamespace) -> Shown | list[str] | None:
+        """Trust the signers of arrived snapshots; show, add and remove signers, as the command does."""
         action, *signer = arguments.words or [""]
+        settings, name = self._session.settings, arguments.name
         if not action:
-            if self._verbs.snapshots.trust_strangers(sure=arguments.yes, name=arguments.name):
+            if self._verbs.trust_strangers(sure=arguments.yes, name=name):
                 return None
             write("nbcache: nothing came along whose signer is not trusted\n")
-        settings = self._session.settings
         if action in ("", "list") and not signer:
-            write(signers.signers(settings).text)
-            return None
+            return commands.signers(settings)
         if action not in ("add", "remove", "show", "ignore") or not signer:
             raise UsageError(usage("trust"))
         if action == "add":
-            return self._verbs.trust(signer[0], arguments.name)
+            return self._verbs.trust(signer[0], name)
         if action == "ignore":
-            return self._verbs.snapshots.ignore(signer[0])
-        return signers.trust(action, signer[0], arguments.name, settings).lines
+            return self._verbs.ignore(signer[0])
+        return commands.trust(action, signer[0], name, settings).lines
 
     def _clear(self, arguments: SimpleNamespace) -> list[str]:
         if not arguments.all:
@@ -175,7 +153,7 @@ class Magics:
                 raise UsageError(f"%nbcache clear asks nothing. Usage: {usage('clear')}")
             return self._verbs.clear()
         question = f"nbcache: {self._verbs.all_words()}, is removed. Go on? [y/N] "
-        if arguments.yes or confirmed(question, "%nbcache clear --all"):
+        if arguments.yes or confirm(question, "%nbcache clear --all"):
             return self._verbs.clear_all()
         return ["nothing was removed"]
 
@@ -183,9 +161,11 @@ class Magics:
 
     def _panel(self, arguments: SimpleNamespace) -> None:
         kind, *_ = arguments.words or ["panel"]
-        if kind not in _PANELS:
+        if kind == "timeline":
+            show(self._verbs.timeline(), as_json=False)
+        elif kind not in _PANELS:
             raise UsageError(f"%nbcache panel: there is no panel `{kind}`. Usage: {usage('panel')}")
-        if self._has_widgets():
+        elif self._has_widgets():
             self._open_panel(kind)
         else:
             panel = render_panel(self._verbs.now(), self._verbs.facts(), _PANELS[kind])
@@ -200,12 +180,6 @@ class Magics:
         for rendered in self._verbs.graph(*arguments.words):
             show(rendered, arguments.json)
 
-    def _timeline(self, arguments: SimpleNamespace) -> Rendered | None:
-        if arguments.json or not self._has_widgets():
-            return self._verbs.planner.timeline()
-        self._open_panel("timeline")
-        return None
-
     def _share(self, arguments: SimpleNamespace) -> None:
         """Take a snapshot where others find it, and show the panel of sharing with what they paste."""
         lines = self._verbs.share(*arguments.words)
@@ -216,16 +190,10 @@ class Magics:
         else:
             write("nbcache: " + "\n\n".join(lines))
 
-    def before(self) -> None:
-        """Follow a cell that has begun."""
-        self._verbs.begin()
-        for panel in self._open.values():
-            panel.ask()
-
-    def after(self) -> None:
-        """Draw what a cell has left, and do what waited for its end."""
-        for panel in [*self._open.values()] if self._verbs.end() else []:
-            panel.ask(facts=True)
+    def draw(self, *, facts: bool = False) -> None:
+        """Draw the open panels soon; with `facts`, gather those as well."""
+        for panel in [*self._open.values()]:
+            panel.ask(facts=facts)
 
     def close(self) -> None:
         """Leave all panels as static HTML."""
@@ -233,7 +201,7 @@ class Magics:
             self._open.popitem()[1].close()
 
     def _open_panel(self, kind: str) -> Panel:
-        from nbcache.ui.panels.panel import Panel  # widgets take a moment to import
+        from nbcache.ui.ipython.panel import Panel  # widgets take a moment to import
 
         if (before := self._open.pop(kind, None)) is not None:
             before.close()
@@ -266,7 +234,7 @@ class Magics:
         if not line.lstrip().startswith("%nbcache "):
             return None
         *words, word = line.split() if not line[-1].isspace() else (*line.split(), "")
-        if words[1:2] == ["diagnose"] and not word.startswith("-"):
+        if words[1:2] and words[1] in _ELSEWHERE and not word.startswith("-"):
             return None
         candidates = _VERBS if len(words) == 1 else _completions(words[1], word)
         # The token may be a part of the word only, from its last `=` or `-` on.
@@ -274,7 +242,6 @@ class Magics:
         return sorted(candidate[done:] for candidate in candidates if candidate.startswith(word))
 
     def _targets(self) -> list[str]:
-        """Return the user's names that can be compiled."""
         hidden, namespace = self._shell.user_ns_hidden, self._shell.user_ns
         names = [name for name, value in namespace.items() if is_compilable(value)]
         return [name for name in names if not name.startswith("_") and name not in hidden]
@@ -288,25 +255,10 @@ def _completions(verb: str, word: str) -> list[str]:
         choices = Settings.choices(name) or (("on", "off") if is_switch else ())
         return [f"{name}={value}" for value in choices]
     settings = (*Settings.names(), *cache_settings.NAMES) if verb == "config" else ()
-    paths = _files(word) if re.search("SOURCE|FILE|add SIGNER", usage(verb)) else []
-    return [*words_of(verb), *(f"{name}=" for name in settings), *paths]
-
-
-def _files(word: str) -> list[str]:
-    """Return the folders, snapshots and notebooks whose path begins with `word`, which stays as it is."""
-    start = word.rpartition("/")[2]
-    prefix = word.removesuffix(start)
-    with suppress(OSError, RuntimeError):  # no such folder, or `~` of nobody here
-        entries = [path for path in Path(prefix or ".").expanduser().iterdir() if path.name.startswith(start)]
-        entries = [path for path in entries if start or not path.name.startswith(".")]
-        files = [path.name for path in entries if path.suffix in (".nbcache", ".ipynb")]
-        names = [*files, *(f"{path.name}/" for path in entries if path.is_dir())]
-        return [f"{prefix}{name}" for name in names if " " not in name]
-    return []
+    return [*words_of(verb), *(f"{name}=" for name in settings)]
 
 
 def show(rendered: Rendered, as_json: bool) -> None:
-    """Display it, or print its data."""
     if as_json:
         print(json.dumps(rendered.data, indent=2))
     else:

@@ -8,8 +8,6 @@ from typing import Any
 from nbcache.torch_bridge import compile_options
 from nbcache.ui.ipython.compile_cell import CellTransformer, CompileOptions, TargetCompiler
 
-__all__ = ["load_ipython_extension"]
-
 
 class _TorchAlone:
     """Compiles the targets of `%%compile_cached` as torch.compile does."""

@@ -1,70 +1,186 @@
-"""The function of each command, by its name in the table of verbs, and the commands that are short."""
+"""The function of each command by its name, and the commands on notebooks and kernels."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from nbcache.core.errors import ConfigError
+from nbcache.core.errors import SnapshotError
+from nbcache.core.files import read, update
 from nbcache.core.settings import Settings
-from nbcache.core.text import ago, counted, size
+from nbcache.core.text import NOTHING, ago, counted, one_line, size
+from nbcache.core.trust import Keyring
 from nbcache.launcher import kernel_spec
 from nbcache.launcher.protocol import ordinary
+from nbcache.snapshots import in_notebook
+from nbcache.snapshots.build import united
+from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
+from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, beside
+from nbcache.snapshots.verify import receive
+from nbcache.torch_bridge.portable import chosen
 from nbcache.ui.display.reports import render_checks
-from nbcache.ui.display.words import CheckState
+from nbcache.ui.display.words import CheckState, missed_lines
 from nbcache.ui.doctor import in_terminal
-from nbcache.ui.terminal import notebooks, signers, snapshots
-from nbcache.ui.terminal.shown import Shown
+from nbcache.ui.locate import opened_by
+from nbcache.ui.terminal import headless, snapshots
+from nbcache.ui.terminal.shown import Shown, is_snapshot, say
 
-__all__ = ["RUNS"]
+_LONGEST_NOTICE = 600
+"""Characters: what to do next is at its end."""
+
+
+def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
+    """Put a snapshot, by default the one beside the notebook, into a notebook that is not open."""
+    source = snapshot or beside(notebook)
+    keyring = Keyring(settings.trust_dir)
+    data = read(source, max_bytes=MAX_SNAPSHOT_BYTES)
+    receive(data, keyring, where=str(source))  # what is broken is not attached
+
+    def change(opened: Any) -> int:
+        attached = [part for part in in_notebook.attached(opened) if is_snapshot(part, keyring)]
+        whole = united([*attached, data], keyring)
+        in_notebook.attach(opened, whole)
+        return len(whole)
+
+    length = _change(notebook, change)
+    line = f"{notebook}: carries {source.name} now ({size(length)})"
+    return Shown([line], {"notebook": str(notebook), "snapshot": str(source), "bytes": length})
+
+
+def detach(notebook: Path, settings: Settings) -> Shown:
+    """Take attached snapshots out of a notebook that is not open."""
+    count = _change(notebook, in_notebook.detach)
+    line = f"{notebook}: {counted(count, 'snapshot')} taken out"
+    return Shown([line], {"notebook": str(notebook), "snapshots": count}, ok=count > 0)
+
+
+def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
+    """Write the snapshot that a notebook carries into a file, by default the one beside the notebook."""
+    snapshots, _ = in_notebook.carried(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
+    if not snapshots:
+        raise SnapshotError(
+            "this notebook carries no snapshot", where=str(notebook), next_step="nbcache attach puts one in"
+        )
+    keyring, target = Keyring(settings.trust_dir), output or beside(notebook)
+    sound = [snapshot for snapshot in snapshots if is_snapshot(snapshot, keyring)]
+    if not sound:
+        receive(snapshots[0], keyring, where=str(notebook))  # raises the error that says what is wrong
+
+    def change(before: bytes | None) -> bytes:
+        if before is not None:
+            receive(before, keyring, where=str(target))
+        return united([*([] if before is None else [before]), *sound], keyring)
+
+    update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
+    length = target.stat().st_size
+    return Shown([f"{target}: {size(length)}"], {"path": str(target), "bytes": length})
+
+
+def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
+    """Run a notebook without a person, and write the snapshot beside it; `portable` is the CPUs it is for."""
+    if portable is not None:
+        chosen(portable)  # else the kernel would compile for this CPU
+        settings = settings.with_value("portable", portable, origin="--portable")
+    target = beside(notebook)
+    done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=say)
+    lines = [f"{done.snapshot}".strip()] if done.error is None else []
+    return _answer(done, lines, {"snapshot": str(target)}, ok=True)
+
+
+def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
+    """Run a notebook without a person, and show what hit; with `require_hit`, any miss is a failure."""
+    done = headless.run(notebook, settings.to_env(), say=say)
+    missed = [graph for graph in done.graphs if graph["outcome"] != "hit"]
+    lines = [f"{notebook}: {len(done.graphs) - len(missed)} of {counted(len(done.graphs), 'graph')} hit"]
+    for graph in missed:
+        cell = graph["cell"] and graph["cell"]["execution_count"]
+        where = f"In[{cell}] " if cell is not None else ""
+        lines.append(
+            f"  {where}{graph['function']} {graph['compile_id']} {graph['direction']}: "
+            f"{graph['outcome']}, {one_line(graph['reason'] or NOTHING)}"
+        )
+    lines += [f"  {line}" for line in missed_lines(done.missed_unchanged)]
+    data = {"hits": len(done.graphs) - len(missed), "missed_unchanged": done.missed_unchanged}
+    return _answer(done, lines, data, ok=not (require_hit and missed))
+
+
+def verify_traces(notebook: Path, settings: Settings) -> Shown:
+    """Run a notebook without a person, and audit its traces; without any that agrees, it is a failure."""
+    audited = settings.with_value("trace", "audit", origin="--traces")
+    done = headless.run(notebook, audited.to_env(), say=say)
+    graphs = [graph for graph in done.graphs if graph["direction"] != "backward"]
+    agree, differ = ([graph for graph in graphs if graph["trace"] == each] for each in ("agrees", "differs"))
+    count = len(agree) + len(differ)
+    lines = [f"{notebook}: {len(agree)} of {counted(count, 'trace')} agree with what torch traces now"]
+    lines += [f"  {graph['function']} {graph['compile_id']}: {graph['reason']}" for graph in differ]
+    if not count and done.error is None:
+        lines.append(
+            "  none was stored that fits. Next: run this again, as functions that can have one have it now"
+        )
+    data = {"agree": len(agree), "differ": len(differ)}
+    return _answer(done, lines, data, ok=bool(agree) and not differ)
+
+
+def _answer(done: headless.Run, lines: list[str], data: dict[str, Any], *, ok: bool) -> Shown:
+    """Return what a run is shown as: with what its kernel warned of, and the cell that failed."""
+    lines += [f"  ! {one_line(notice, _LONGEST_NOTICE)}" for notice in done.notices]
+    lines += [] if done.error is None else [done.error]
+    data = {**data, "error": done.error, "graphs": done.graphs, "notices": done.notices}
+    return Shown(lines, data, ok=ok and done.error is None)
+
+
+def _change(notebook: Path, change: Callable[[Any], int]) -> int:
+    """Write a notebook that is not open as `change` leaves it, unless that returns 0; return its number."""
+    if (server := opened_by(notebook)) is not None:
+        raise SnapshotError(
+            f"this notebook is open, and what is on screen would be saved over it ({server})",
+            where=str(notebook),
+            next_step="close it and shut its kernel down, or run `%nbcache snapshot notebook` in it",
+        )
+    if not notebook.exists():
+        raise SnapshotError("there is no such notebook", where=str(notebook), next_step="check the path")
+    number = 0
+
+    def rewrite(before: bytes | None) -> bytes:
+        nonlocal number
+        opened = in_notebook.decode_notebook(before or b"", str(notebook))
+        number = change(opened)
+        return in_notebook.encode_notebook(opened) if number or before is None else before
+
+    update(notebook, rewrite, max_bytes=MAX_NOTEBOOK_BYTES)
+    return number
 
 
 def verify(source: str, traces: bool, settings: Settings) -> Shown:
-    """Check the snapshots at `source`, or with `traces` those of the notebook."""
     if traces:
-        return notebooks.verify_traces(Path(source), settings)
+        return verify_traces(Path(source), settings)
     return snapshots.verify(source, settings)
 
 
 def doctor(settings: Settings) -> Shown:
-    """Check what nbcache needs of this machine; a problem is a failure."""
     checks = in_terminal(settings)
     rendered = render_checks(checks)
     sound = all(check.state is not CheckState.PROBLEM for check in checks)
     return Shown(rendered.text.splitlines(), rendered.data, ok=sound)
 
 
-def trust(action: str, signer: str | None, name: str, settings: Settings) -> Shown:
-    """Show and choose whose snapshots may run here."""
-    if action == "list":
-        return signers.signers(settings)
-    if not signer:
-        raise ConfigError(
-            f"nbcache trust {action} needs a signer",
-            next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
-        )
-    return signers.trust(action, signer, name, settings)
-
-
 def kernel(action: str, user: bool, settings: Settings) -> Shown:
     """Install, show, start, stop or uninstall the Jupyter kernel that starts with torch imported."""
-    if action == "install":
-        folder = kernel_spec.install(user=user)
-        lines = [
-            f"installed: {folder}",
-            "choose the kernel `Python 3 (nbcache)` in Jupyter: its second start finds torch imported",
-        ]
-        return Shown(lines, {"folder": str(folder)})
-    if action == "uninstall":
-        stopped, folder = _stop(), kernel_spec.uninstall()
-        return Shown([f"removed: {folder}", *stopped.lines], {"folder": str(folder), **stopped.data})
-    if action == "start":
-        nursery = kernel_spec.start()
-        line = f"ready: nursery {nursery['process']}, for kernels with this environment"
-        return Shown([line], nursery)
-    if action == "stop":
-        return _stop()
+    match action:
+        case "install":
+            folder = kernel_spec.install(user=user)
+            how = "choose the kernel `Python 3 (nbcache)` in Jupyter: its second start finds torch imported"
+            return Shown([f"installed: {folder}", how], {"folder": str(folder)})
+        case "uninstall":
+            stopped, folder = _stop(), kernel_spec.uninstall()
+            return Shown([f"removed: {folder}", *stopped.lines], {"folder": str(folder), **stopped.data})
+        case "start":
+            nursery = kernel_spec.start()
+            return Shown([f"ready: nursery {nursery['process']}, for kernels with this environment"], nursery)
+        case "stop":
+            return _stop()
     return _status()
 
 
@@ -103,13 +219,13 @@ RUNS: Mapping[str, Callable[..., Shown]] = {
     "merge": snapshots.merge,
     "export-mega": snapshots.export_mega,
     "import-mega": snapshots.import_mega,
-    "attach": notebooks.attach,
-    "detach": notebooks.detach,
-    "extract": notebooks.extract,
-    "warm": notebooks.warm,
-    "run": notebooks.run,
+    "attach": attach,
+    "detach": detach,
+    "extract": extract,
+    "warm": warm,
+    "run": run,
     "doctor": doctor,
-    "trust": trust,
+    "trust": snapshots.trust,
     "kernel": kernel,
 }
 """Each takes the arguments of its form in the table of verbs by their names, and the settings."""

@@ -19,10 +19,9 @@ from nbcache.snapshots.in_notebook import decode_notebook
 if TYPE_CHECKING:
     from nbclient import NotebookClient
 
-__all__ = ["Run", "run"]
-
 _LOAD = "%load_ext nbcache"
-_LOADS = ("load_ext nbcache", "reload_ext nbcache")
+_LOADS = "load_ext nbcache"
+"""A part of each line that loads the extension, also again."""
 _MAX_BYTES = 1 << 30
 
 
@@ -45,7 +44,7 @@ class Run:
 
     @property
     def notices(self) -> list[str]:
-        """The kernel's warnings, each once: a shared store that is off, somebody who is not trusted."""
+        """The kernel's warnings, each once: a shared store that is off, an untrusted signer."""
         return list(dict.fromkeys(notice for report in self.reports for notice in report["notices"]))
 
 
@@ -62,72 +61,71 @@ def run(
         from nbclient.exceptions import CellExecutionError, DeadKernelError
         from nbformat.v4 import new_code_cell
     except ImportError as error:
-        raise SnapshotError(
-            f"running notebooks needs {error.name}", next_step="pip install 'nbcache[run]'"
-        ) from error
+        missing = f"running notebooks needs {error.name}"
+        raise SnapshotError(missing, next_step="pip install 'nbcache[run]'") from error
     notebook = decode_notebook(read(path, max_bytes=_MAX_BYTES), str(path))
     cells = [(number, cell) for number, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code"]
     resources = {"metadata": {"path": str(path.resolve().parent)}}
     client = NotebookClient(notebook, timeout=None, resources=resources)
     done, place, count = Run(), "its start", len(notebook.cells)
 
-    def added(source: str) -> str:
+    def execute(cell: Any, number: int) -> str:
+        """Run a cell, say which snapshots came along if it loads nbcache, and return its output."""
+        client.execute_cell(cell, number - 1)
+        parts = (part.get("text") or part.get("data", {}).get("text/plain", "") for part in cell.outputs)
+        output = "".join(parts)
+        if _LOADS in cell.source:
+            for line in output.splitlines():
+                if line.startswith("nbcache: "):
+                    say(one_line(line))
+        return output
+
+    def run_cell(source: str) -> str:
         """Run a cell that the file does not have, and return its output."""
         notebook.cells.append(new_code_cell(source))  # type: ignore[no-untyped-call]
-        return _text(client.execute_cell(notebook.cells[-1], len(notebook.cells) - 1))
+        return execute(notebook.cells[-1], len(notebook.cells))
 
-    def say_arrivals(loaded: str) -> None:
-        """Say which snapshots came along, and what keeps them from being used."""
-        for line in loaded.splitlines():
-            if line.startswith("nbcache: "):
-                say(one_line(line))
+    def failure(problem: str, next_step: str) -> SnapshotError:
+        return SnapshotError(problem, where=str(path), next_step=next_step)
 
     env = {**os.environ, **environ, "NBCACHE_NOTEBOOK": str(path.resolve())}
     try:
         with _kernel(client, path, env, say):
             try:
-                if not any(word in cell.source for _, cell in cells for word in _LOADS):
-                    say_arrivals(added(_LOAD))
+                if not any(_LOADS in cell.source for _, cell in cells):
+                    run_cell(_LOAD)
             except CellExecutionError as error:
-                raise SnapshotError(
-                    f"its kernel cannot load nbcache: {error.ename}: {one_line(error.evalue)}",
-                    where=str(path),
-                    next_step=f"make {_LOAD} work in that kernel: nbcache must be installed there",
-                ) from error
+                problem = f"its kernel cannot load nbcache: {error.ename}: {one_line(error.evalue)}"
+                next_step = f"make {_LOAD} work in that kernel: nbcache must be installed there"
+                raise failure(problem, next_step) from error
             try:
                 for number, cell in cells:
                     if cell.source.strip():
                         place = f"cell {number}"
                         say(f"{place} of {count}")
-                        client.execute_cell(cell, number - 1)
-                        if any(word in cell.source for word in _LOADS):
-                            say_arrivals(_text(cell))
+                        execute(cell, number)
                 if snapshot is not None:
                     place = "the snapshot"
-                    done.snapshot = added(f"%nbcache snapshot {shlex.quote(snapshot)}")
+                    done.snapshot = run_cell(f"%nbcache snapshot {shlex.quote(snapshot)}")
             except CellExecutionError as error:
                 done.error = f"{place}: {error.ename}: {error.evalue}"
             place = "its end"
             try:
-                added("%nbcache flush")
-                done.reports = json.loads(added("%nbcache status --json"))["cells"]
-                done.missed_unchanged = json.loads(added("%nbcache stats --json")).get("missed_unchanged", [])
+                run_cell("%nbcache flush")
+                done.reports = json.loads(run_cell("%nbcache status --json"))["cells"]
+                done.missed_unchanged = json.loads(run_cell("%nbcache stats --json")).get(
+                    "missed_unchanged", []
+                )
             except (CellExecutionError, ValueError) as error:
-                if done.error is not None:  # of two errors the first counts
-                    return done
-                reason = one_line(getattr(error, "evalue", "what it printed did not arrive"))
-                raise SnapshotError(
-                    f"all its cells ran, but nbcache could not be asked what they compiled: {reason}",
-                    where=str(path),
-                    next_step="have its cells leave nbcache loaded, and print and sys.stdout as they are",
-                ) from error
-            return done
+                if done.error is None:  # of two errors the first counts
+                    reason = one_line(getattr(error, "evalue", "what it printed did not arrive"))
+                    problem = "all its cells ran, but nbcache could not be asked what they compiled"
+                    next_step = "have its cells leave nbcache loaded, and print and sys.stdout as they are"
+                    raise failure(f"{problem}: {reason}", next_step) from error
     except DeadKernelError as error:
-        raise SnapshotError(
-            f"its kernel died at {place}",
-            where=str(path),
-            next_step="run it in Jupyter: a cell ends the kernel, or takes more memory than there is",
-        ) from error
+        next_step = "run it in Jupyter: a cell ends the kernel, or takes more memory than there is"
+        raise failure(f"its kernel died at {place}", next_step) from error
+    return done
 
 
 @contextlib.contextmanager
@@ -146,15 +144,7 @@ def _kernel(
                 say("its kernel did not start, and is started again")
                 running.enter_context(client.setup_kernel(env=dict(env)))
         except (KeyError, OSError, RuntimeError) as error:  # a KeyError: there is no kernel of this name
-            raise SnapshotError(
-                f"its kernel {name!r} does not start: {one_line(str(error))}",
-                where=str(path),
-                next_step="start it in Jupyter, or choose another there (jupyter kernelspec list)",
-            ) from error
+            problem = f"its kernel {name!r} does not start: {one_line(str(error))}"
+            next_step = "start it in Jupyter, or choose another there (jupyter kernelspec list)"
+            raise SnapshotError(problem, where=str(path), next_step=next_step) from error
         yield
-
-
-def _text(cell: Any) -> str:
-    """Return what a cell printed or displayed, as text."""
-    outputs = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
-    return "".join(outputs)

@@ -18,40 +18,31 @@ from nbcache.core.text import clean
 from nbcache.core.version import __version__
 from nbcache.ui.verbs import COMMANDS, add_arguments, plain_text
 
-__all__ = ["main"]
-
 _FAILED, _USAGE = 1, 2
 _NOBODY_READS = 128 + 13
-"""What shells say of a command that SIGPIPE has ended."""
+"""The status that shells return for a command that SIGPIPE has ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments, those of the process by default; return the exit status.
 
-    0 is success, 1 failure, 2 wrong usage, 130 an interrupt, 141 that nobody reads any more what is printed,
+    0 is success, 1 failure, 2 wrong usage, 130 an interrupt, 141 a closed output,
     as after `| head`. argparse itself exits, by SystemExit.
     """
     try:
         try:
-            status = _run(arguments)
+            parsed = _parser().parse_args(arguments)
+            return int(parsed.run(parsed))
         finally:
             sys.stdout.flush()  # here, and not when Python ends, where it is too late to catch anything
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed in the end
         return _NOBODY_READS
-    return status
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    try:
-        given = _parser().parse_args(arguments)
-        status = given.run(given)
     except NbcacheError as error:
         print(clean("\n".join(error.diagnostics())), file=sys.stderr)
         return _USAGE if isinstance(error, ConfigError) else _FAILED
     except KeyboardInterrupt:
         return 130
-    return int(status)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -80,14 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _show(name: str, given: argparse.Namespace) -> int:
+def _show(name: str, parsed: argparse.Namespace) -> int:
     from nbcache.ui.terminal.commands import RUNS  # takes a while, and argparse's own errors need none of it
 
     settings = Settings.from_env(os.environ)
     log.show(settings.log)
-    arguments = {key: value for key, value in vars(given).items() if key not in ("run", "json")}
+    arguments = {key: value for key, value in vars(parsed).items() if key not in ("run", "json")}
     shown = RUNS[name](**arguments, settings=settings)
-    print(json.dumps(shown.data, indent=2) if given.json else shown.text)
+    print(json.dumps(shown.data, indent=2) if parsed.json else shown.text)
     return 0 if shown.ok else _FAILED
 
 

@@ -1,4 +1,4 @@
-"""What every command answers with and asks for."""
+"""The answer of a command, and what several commands print, ask and read."""
 
 from __future__ import annotations
 
@@ -8,37 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from nbcache.artifacts.provenance import Judge
-from nbcache.artifacts.store import ArtifactStore
-from nbcache.core.cpu_levels import Baseline
-from nbcache.core.errors import NbcacheError, SnapshotError, TrustError
+from nbcache.core.errors import NbcacheError, SnapshotError
 from nbcache.core.files import read
-from nbcache.core.model import ArtifactRef, Environment
 from nbcache.core.settings import Settings
 from nbcache.core.text import clean
 from nbcache.core.trust import Keyring
 from nbcache.explain.plan import cells_of
 from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, versions
 from nbcache.snapshots.verify import Received, receive
-from nbcache.stores.base import Store
-
-__all__ = [
-    "Shown",
-    "agree",
-    "cell_titles",
-    "is_snapshot",
-    "judge_of",
-    "needed_environment",
-    "received_from",
-    "say",
-    "this_environment",
-    "usable_artifacts",
-    "write",
-]
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a verb has to say: to people and to programs."""
+    """The answer of a verb, for people and for programs."""
 
     lines: list[str]
     data: Any
@@ -66,20 +48,6 @@ def judge_of(settings: Settings) -> Judge:
     return Judge(lambda: Keyring(settings.trust_dir), lambda: settings.trust)
 
 
-def usable_artifacts(store: Store, settings: Settings) -> ArtifactStore:
-    """Return what is stored here, as far as it may be used."""
-    judge = judge_of(settings)
-
-    def admits(ref: ArtifactRef) -> bool:
-        try:
-            judge.admit_stored(ref)
-            return True
-        except TrustError:
-            return False
-
-    return ArtifactStore(store, admits=admits)
-
-
 def received_from(source: str, settings: Settings) -> list[Received]:
     """Return the versions of the snapshots at `source` that are whole; NbcacheError where none is."""
     found, problems = versions(source, Keyring(settings.trust_dir))
@@ -93,27 +61,6 @@ def is_snapshot(data: bytes, keyring: Keyring) -> bool:
         return bool(receive(data, keyring, where=""))
     except NbcacheError:
         return False
-
-
-def this_environment(baseline: Baseline | None = None) -> Environment | None:
-    """Return this environment, where kernels compile for `baseline`; None where there is no torch to ask."""
-    try:
-        from nbcache.torch_bridge import environment
-
-        return environment.current(baseline)
-    except ImportError:
-        return None
-
-
-def needed_environment(what: str, baseline: Baseline | None = None) -> Environment:
-    """Return the same; SnapshotError without torch. `what` is for one environment."""
-    here = this_environment(baseline)
-    if here is None:
-        raise SnapshotError(
-            f"{what} is for one environment, and torch, which tells it, is not installed here",
-            next_step="run this where the notebook's kernel runs",
-        )
-    return here
 
 
 def agree(question: str, refusal: str = "nothing was stored") -> None:
@@ -130,10 +77,7 @@ def agree(question: str, refusal: str = "nothing was stored") -> None:
 
 
 def cell_titles(received: Received) -> dict[str, str]:
-    """Return the titles of a snapshot's cells by their digests, of those that its notebook still has.
-
-    The notebook is the snapshot's source, or lies beside it: snapshots hold no source code.
-    """
+    """Return the titles of cells by their digests, from the notebook that is the source or lies beside it."""
     place, name = Path(received.where), Path(received.snapshot.notebook).name
     beside = [place.with_name(name)] if name else []
     for notebook in [place] if place.suffix == ".ipynb" else [*beside, place.with_suffix(".ipynb")]:

@@ -1,4 +1,4 @@
-"""Commands on snapshots, stores and torch's bundles."""
+"""Commands on snapshots, stores, torch's bundles and signers."""
 
 from __future__ import annotations
 
@@ -11,89 +11,45 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nbcache.artifacts import mega_cache as mega
 from nbcache.artifacts.compatibility import baseline_for
 from nbcache.artifacts.encoding import unpack
 from nbcache.artifacts.history import asked_for
-from nbcache.artifacts.mega_cache import decode_bundle, encode_bundle, holds_cpu_code, is_held
 from nbcache.artifacts.provenance import Judge
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.artifacts.types import BUNDLED
-from nbcache.core.errors import (
-    BadSignature,
-    ConfigError,
-    EnvironmentMismatch,
-    FormatError,
-    NbcacheError,
-    SnapshotError,
-    TrustError,
-)
+from nbcache.core import errors
+from nbcache.core.cpu_levels import Baseline
+from nbcache.core.errors import NbcacheError, SnapshotError, TrustError
 from nbcache.core.files import read, update
-from nbcache.core.model import Artifact, Manifest, SnapshotRestored
+from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest, SnapshotRestored
 from nbcache.core.settings import Settings
-from nbcache.core.text import counted, one_line, size
-from nbcache.core.trust import Keyring, Policy
+from nbcache.core.text import NOTHING, aligned, counted, one_line, size
+from nbcache.core.trust import Keyring, Policy, Standing, TrustedSigner, is_fingerprint, spelled
 from nbcache.kernel.snapshots import present_cells, usable
 from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
-from nbcache.snapshots.build import Origin, build_snapshot, of_manifests, vouched
-from nbcache.snapshots.build import merge as merged
+from nbcache.snapshots import build
 from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.snapshots.named import GRACE_SECONDS, opened
-from nbcache.snapshots.sources import (
-    beside,
-    destination,
-    origin,
-    versions,
-    write,
-)
+from nbcache.snapshots.sources import beside, destination, origin, versions, write
 from nbcache.snapshots.verify import Received
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge.portable import chosen
-from nbcache.ui.display.snapshots import (
-    held,
-    left_out,
-    snapshot_json,
-    snapshot_lines,
-    taken_parts,
-    version_json,
-    version_lines,
-)
-from nbcache.ui.terminal.shown import (
-    Shown,
-    agree,
-    cell_titles,
-    judge_of,
-    needed_environment,
-    received_from,
-    this_environment,
-    usable_artifacts,
-)
-
-__all__ = [
-    "export_mega",
-    "gc",
-    "import_mega",
-    "inspect",
-    "ls",
-    "merge",
-    "restore",
-    "rm",
-    "snapshot",
-    "verify",
-]
+from nbcache.ui.display import snapshots as display
+from nbcache.ui.terminal.shown import Shown, agree, cell_titles, judge_of, received_from
 
 
 def inspect(source: str, settings: Settings) -> Shown:
     """Show every version of the snapshots at `source`: a file, a notebook or a URL. Nothing is used."""
-    here = this_environment()
+    here, judge = this_environment(), judge_of(settings)
     whole, problems = versions(source, Keyring(settings.trust_dir))
     if not whole:
         raise problems[0]
-    judge = judge_of(settings)
-    texts = [snapshot_lines(received, here, judge, cell_titles(received)) for received in whole]
+    texts = [display.snapshot_lines(received, here, judge, cell_titles(received)) for received in whole]
     texts += [problem.diagnostics() for problem in problems]
     lines = [line for text in texts for line in ("", *text)][1:]
     wrong = [{"source": problem.where, "problem": str(problem)} for problem in problems]
-    return Shown(lines, [*(snapshot_json(received, here, judge) for received in whole), *wrong])
+    return Shown(lines, [*(display.snapshot_json(received, here, judge) for received in whole), *wrong])
 
 
 def verify(source: str, settings: Settings) -> Shown:
@@ -109,33 +65,33 @@ def verify(source: str, settings: Settings) -> Shown:
     whole, problems = versions(source, Keyring(settings.trust_dir))
     for received in whole:
         refused, omitted = _check(received, settings)
-        name = one_line(received.where)
         if refused is None:
             usable += 1
-            maker = received.snapshot
-            whose = judge.introduce(received.signer, maker.user, maker.host) if received.signer else "nobody"
-            lines.append(f"{name}: sound; its signer: {whose}")
+            user, host = received.snapshot.user, received.snapshot.host
+            whose = judge.introduce(received.signer, user, host) if received.signer else "nobody"
+            lines.append(f"{one_line(received.where)}: sound; its signer: {whose}")
             lines += [f"  left out: {error}" for error in omitted]
-        elif isinstance(refused, TrustError) and not isinstance(refused, BadSignature):
-            lines += refused.diagnostics()
         else:
-            wrong += 1
+            wrong += not isinstance(refused, TrustError) or isinstance(refused, errors.BadSignature)
             lines += refused.diagnostics()
-        data.append(
-            {
-                "source": received.where,
-                "signer": received.signer or None,
-                "sound": refused is None,
-                "problem": refused and str(refused),
-                "left_out": [*map(str, omitted)],
-            }
-        )
+        data.append(_verdict(received.where, received.signer, refused, omitted))
     for problem in problems:
         wrong += problem.of_trusted
         lines += problem.diagnostics()
-        wrong_one = {"source": problem.where, "signer": None, "sound": False, "problem": str(problem)}
-        data.append({**wrong_one, "left_out": []})
+        data.append(_verdict(problem.where, "", problem, []))
     return Shown(lines, data, ok=usable > 0 and wrong == 0)
+
+
+def _verdict(
+    where: str | None, signer: str, problem: NbcacheError | None, omitted: Sequence[NbcacheError]
+) -> dict[str, Any]:
+    return {
+        "source": where,
+        "signer": signer or None,
+        "sound": problem is None,
+        "problem": problem and str(problem),
+        "left_out": [*map(str, omitted)],
+    }
 
 
 def _check(received: Received, settings: Settings) -> tuple[NbcacheError | None, list[NbcacheError]]:
@@ -144,8 +100,8 @@ def _check(received: Received, settings: Settings) -> tuple[NbcacheError | None,
     try:
         received.unpack_all(settings.trust)
         for manifest in received.snapshot.manifests:
-            for error in vouched(manifest, judge_of(settings))[1]:
-                if isinstance(error, FormatError | BadSignature):
+            for error in build.vouched(manifest, judge_of(settings))[1]:
+                if isinstance(error, errors.FormatError | errors.BadSignature):
                     error.where = received.where
                     raise error
                 omitted.setdefault(error.what, error)
@@ -169,18 +125,18 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
             except NbcacheError as error:
                 problems.append(error)
                 continue
-            admitted = [vouched(manifest, judge) for manifest in received.snapshot.manifests]
-            omitted |= {error.what: error for _, errors in admitted for error in errors}
-            drafts.append(of_manifests(received, [manifest for manifest, _ in admitted]))
+            admitted = [build.vouched(manifest, judge) for manifest in received.snapshot.manifests]
+            omitted |= {error.what: error for _, unsigned in admitted for error in unsigned}
+            drafts.append(build.of_manifests(received, [manifest for manifest, _ in admitted]))
         if len(problems) == len(whole):
             raise [*problems, *damaged][0]
         omitted |= {error.what: error for error in problems}
     names = {draft.snapshot.notebook for draft in drafts}
-    draft = merged(drafts, origin(names.pop() if len(names) == 1 else "", settings))
-    if not (made := draft.snapshot).contents:
+    where_from = origin(names.pop() if len(names) == 1 else "", settings)
+    draft = build.merge(drafts, where_from)
+    if not draft.snapshot.contents:
         raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
-    origin_of_all = Origin(made.notebook, made.created, made.made_by, made.user, made.host)
-    result = write(output, lambda before: draft, origin_of_all, keyring)
+    result = write(output, lambda before: draft, where_from, keyring)
     count = len(result.draft.packed)
     counts = f"{counted(count, 'artifact')} of {counted(len(drafts), 'snapshot')}"
     lines = [f"{output}: {counts}, {size(len(result.data))}"]
@@ -209,17 +165,15 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
         current = partial(asked_for, cells=cells, runs=runs) if cells and not all else None
         if current is not None and (present := current(manifest)).graphs:
             manifest = present
-        read = partial(build_snapshot, artifacts, manifest, where)
+        read = partial(build.build_snapshot, artifacts, manifest, where)
         keeps = current if target == beside(notebook) else None
         result = write(target, read, where, Keyring(settings.trust_dir), keeps)
-    summary = result.summary()
-    parts = [f"{one_line(result.where)} holds {held(result.draft.snapshot)}", *taken_parts(summary)]
-    return Shown(["; ".join(parts)], asdict(summary))
+    return Shown([display.taken_words(result.where, result)], asdict(result.summary()))
 
 
 def restore(source: str, settings: Settings) -> Shown:
     """Put what fits here of the trusted snapshots at `source` into the local store, for the next kernel."""
-    baseline = chosen(settings.portable)
+    baseline, judge = chosen(settings.portable), judge_of(settings)
     restored: list[SnapshotRestored] = []
     lines: list[str] = []
     problems: list[NbcacheError] = []
@@ -227,13 +181,12 @@ def restore(source: str, settings: Settings) -> Shown:
         artifacts = ArtifactStore(store)
         for received in received_from(source, settings):
             try:
-                where = received.where
                 packed = received.unlock(settings.trust)
                 here = needed_environment("a snapshot", baseline)
                 name = baseline_for(received.snapshot.manifests, here) if baseline is None else None
                 if name is not None:
                     here = needed_environment("a snapshot", chosen(name))
-                manifest, wrong = usable(received, here, judge_of(settings))
+                manifest, wrong = usable(received, here, judge)
             except NbcacheError as error:
                 problems.append(error)
                 continue
@@ -241,19 +194,52 @@ def restore(source: str, settings: Settings) -> Shown:
             for ref in refs:
                 artifacts.adopt(here.digest, ref, packed[ref.digest])
             artifacts.save_manifest(replace(manifest, environment=here, notebook="", artifacts=tuple(refs)))
-            graphs, count = len(manifest.graphs), len(manifest.digests)
-            restored.append(SnapshotRestored(where, graphs, count))
-            counts = f"{counted(graphs, 'graph')}, {counted(count, 'artifact')}"
+            done = SnapshotRestored(received.where, len(manifest.graphs), len(manifest.digests))
+            restored.append(done)
+            counts = f"{counted(done.graphs, 'graph')}, {counted(done.artifacts, 'artifact')}"
             used_by = f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""
-            lines.append(f"{one_line(where)}: restored {counts}{used_by}")
-            lines += [f"  {why}" for why, _ in left_out(received, settings.trust, judge_of(settings))]
+            lines.append(f"{one_line(done.where)}: restored {counts}{used_by}")
+            lines += [f"  {why}" for why, _ in display.left_out(received, settings.trust, judge)]
             lines += [f"  part of it is not used: {error}" for error in wrong]
         artifacts.evict(settings.max_bytes)
     if problems and not restored:
         raise problems[0]
-    for problem in problems:
-        lines += problem.diagnostics()
+    lines += [line for problem in problems for line in problem.diagnostics()]
     return Shown(lines, [*map(asdict, restored)])
+
+
+def this_environment(baseline: Baseline | None = None) -> Environment | None:
+    """Return this environment, where kernels compile for `baseline`; None without torch."""
+    try:
+        from nbcache.torch_bridge import environment
+
+        return environment.current(baseline)
+    except ImportError:
+        return None
+
+
+def needed_environment(subject: str, baseline: Baseline | None = None) -> Environment:
+    """Return the same; SnapshotError without torch. `subject` is for one environment."""
+    here = this_environment(baseline)
+    if here is None:
+        raise SnapshotError(
+            f"{subject} is for one environment, and torch, which tells it, is not installed here",
+            next_step="run this where the notebook's kernel runs",
+        )
+    return here
+
+
+def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore:
+    judge = judge_of(settings)
+
+    def admits(ref: ArtifactRef) -> bool:
+        try:
+            judge.admit_stored(ref)
+            return True
+        except TrustError:
+            return False
+
+    return ArtifactStore(store, admits=admits)
 
 
 # --- stores --------------------------------------------------------------------------------------
@@ -263,10 +249,10 @@ def ls(url: str, settings: Settings) -> Shown:
     """Show the named snapshots in a store; nothing of them is used."""
     with opened(url, Keyring(settings.trust_dir)) as snapshots:
         versions = snapshots.versions()
-        data = [*map(version_json, versions)]
+        data = [*map(display.version_json, versions)]
         if not versions:
             return Shown([f"{snapshots.name}: no snapshots"], data)
-    return Shown(version_lines(versions, judge_of(settings)), data)
+    return Shown(display.version_lines(versions, judge_of(settings)), data)
 
 
 def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
@@ -276,7 +262,7 @@ def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
     """
     target = destination(source)
     if isinstance(target, Path):
-        raise ConfigError(
+        raise errors.ConfigError(
             "only what has a name in a store is removed",
             where=source,
             next_step="write URL#NAME; a file is removed as any other",
@@ -302,27 +288,23 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
         done = snapshots.collect_garbage(GRACE_SECONDS if grace is None else grace)
         live = remove_unused(snapshots.store, max_age)
         name = snapshots.name
-    due = None if done.due is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
     lines = [f"{name}: removed {counted(done.removed, 'artifact')} that no snapshot named"]
     if done.problems:
         lines = [f"{name}: nothing was removed, since not every snapshot tells what it names"]
-        for problem in done.problems:
-            lines += problem.diagnostics()
-    elif done.waiting:
+    elif done.due is not None:
+        due = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
+        marked = counted(done.waiting, "more is", "more are")
         lines.append(
-            f"{counted(done.waiting, 'more is', 'more are')} marked, since no snapshot names them; "
-            f"`nbcache gc` removes the first from {due} on"
+            f"{marked} marked, since no snapshot names them; `nbcache gc` removes the first from {due} on"
         )
+    lines += [line for problem in done.problems for line in problem.diagnostics()]
     if live.problems:
         lines.append("of what kernels share live nothing was removed, since not all tell what they use")
-        for problem in live.problems:
-            lines += problem.diagnostics()
     else:
+        artifacts, publishers = counted(live.artifacts, "artifact"), counted(live.publishers, "publisher")
         unused = f"that no kernel has used for {max_age / 86400:g} days"
-        lines.append(
-            f"live: removed {counted(live.artifacts, 'artifact')} {unused}, and what "
-            f"{counted(live.publishers, 'publisher')} had; {live.kept} kept"
-        )
+        lines.append(f"live: removed {artifacts} {unused}, and what {publishers} had; {live.kept} kept")
+    lines += [line for problem in live.problems for line in problem.diagnostics()]
     data = {
         "removed": done.removed,
         "marked": done.waiting,
@@ -350,7 +332,7 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
             try:
                 packed = received.unlock(Policy.STRICT)
                 manifest, _ = usable(received, here, judge)
-            except EnvironmentMismatch:
+            except errors.EnvironmentMismatch:
                 continue
             except TrustError as error:
                 problems.append(error)
@@ -360,48 +342,120 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
                 artifacts.append(Artifact(ref.type, ref.key, content))
         if problems and not artifacts:
             raise problems[0]
-    bundled = [artifact for artifact in artifacts if is_held(artifact)]
+    bundled = [artifact for artifact in artifacts if mega.is_held(artifact)]
     if not bundled:
-        raise SnapshotError(
-            "there is nothing for a bundle: no graph there fits this machine",
-            where=source or str(settings.dir),
-        )
-    data = encode_bundle(bundled)
+        nothing = "there is nothing for a bundle: no graph there fits this machine"
+        raise SnapshotError(nothing, where=source or str(settings.dir))
+    data = mega.encode_bundle(bundled)
     update(file, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
-    return Shown(
-        [f"{file}: {counted(len(bundled), 'artifact')}, {size(len(data))}"],
-        {"path": str(file), "artifacts": len(bundled), "bytes": len(data)},
-    )
+    line = f"{file}: {counted(len(bundled), 'artifact')}, {size(len(data))}"
+    return Shown([line], {"path": str(file), "artifacts": len(bundled), "bytes": len(data)})
 
 
 def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings) -> Shown:
     """Store torch's bundle for this environment; its CPU graphs with `assume_same_cpu` only."""
     here = needed_environment("a bundle")
     try:
-        artifacts = decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
+        artifacts = mega.decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
     except NbcacheError as error:
         error.where = str(file)
         raise
-    sound = [artifact for artifact in artifacts if is_held(artifact)]
-    usable_here = [artifact for artifact in sound if assume_same_cpu or not holds_cpu_code(artifact)]
-    if usable_here and not yes:
+    sound = [artifact for artifact in artifacts if mega.is_held(artifact)]
+    taken = [artifact for artifact in sound if assume_same_cpu or not mega.holds_cpu_code(artifact)]
+    if taken and not yes:
         agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
     stored = ArtifactStore(DirectoryStore(settings.dir))
     refs = []
-    for artifact in usable_here:
+    for artifact in taken:
         refs.append(stored.put(here.digest, artifact))
-        if artifact.type == "inductor" and holds_cpu_code(artifact):
+        if artifact.type == "inductor" and mega.holds_cpu_code(artifact):
             stored.put(here.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
     if refs:
         stored.save_manifest(Manifest(here, "", tuple(refs)))
-    lines = [f"{file}: {counted(len(usable_here), 'artifact')} stored for this machine"]
-    if left := len(sound) - len(usable_here):
+    left, refused = len(sound) - len(taken), len(artifacts) - len(sound)
+    lines = [f"{file}: {counted(len(taken), 'artifact')} stored for this machine"]
+    if left:
         lines.append(
             f"{counted(left, 'artifact')} left alone: CPU code, and a bundle does not tell for which CPU. "
             "If it was made on this one, or one just like it: --assume-same-cpu"
         )
-    if refused := len(artifacts) - len(sound):
-        lines.append(
-            f"{counted(refused, 'artifact')} refused: torch makes none of that type, or with such a key"
+    if refused:
+        unknown = "torch makes none of that type, or with such a key"
+        lines.append(f"{counted(refused, 'artifact')} refused: {unknown}")
+    return Shown(lines, {"stored": len(taken), "left": left, "refused": refused}, ok=bool(taken))
+
+
+# --- signers -----------------------------------------------------------------------------------------
+
+
+def signers(settings: Settings) -> Shown:
+    """Show the user's own key, which is made at the first time, and the trusted signers."""
+    keyring = Keyring(settings.trust_dir)
+    own, trusted = keyring.fingerprint(), keyring.trusted()
+    rows = [(spelled(own), "you: what to tell others")]
+    rows += [(spelled(signer.fingerprint), f"trusted: {signer.name or NOTHING}") for signer in trusted]
+    data = {"own": own, "trusted": [_signer_json(signer) for signer in trusted]}
+    return Shown([*aligned(rows, right=()), f"policy: {settings.trust.value}"], data)
+
+
+def trust(action: str, signer: str | None, name: str, settings: Settings) -> Shown:
+    """Show, add or remove signers; `signer` is a fingerprint, or to add the source of a snapshot."""
+    if action == "list":
+        return signers(settings)
+    if not signer:
+        raise errors.ConfigError(
+            f"nbcache trust {action} needs a signer",
+            next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
         )
-    return Shown(lines, {"stored": len(usable_here), "left": left, "refused": refused}, ok=bool(usable_here))
+    keyring = Keyring(settings.trust_dir)
+    if action == "add":
+        entry = keyring.add(_signer_of(signer, settings) if _is_source(signer) else signer, name)
+        line = f"trusted from now on: {spelled(entry.fingerprint)}"
+    elif action == "remove":
+        entry = keyring.remove(signer)
+        line = (
+            f"not trusted any more: {spelled(entry.fingerprint)}; kernels that start from now on use nothing "
+            "that they compiled, whoever passed it on. Restart those that run"
+        )
+    else:
+        entry = keyring.find(signer)
+        since = time.strftime("%Y-%m-%d", time.gmtime(entry.added))
+        line = f"{spelled(entry.fingerprint)}  trusted since {since}"
+    return Shown([line + (f" ({entry.name})" if entry.name else "")], _signer_json(entry))
+
+
+def _is_source(text: str) -> bool:
+    """Return whether this is a place; a possible fingerprint is none, even if a file has its name."""
+    return not is_fingerprint(text) and ("://" in text or "#" in text or Path(text).is_file())
+
+
+def _signer_of(source: str, settings: Settings) -> str:
+    """Return the fingerprint of who else signed what is at `source`; SnapshotError if that is not one."""
+    judge = judge_of(settings)
+    versions = received_from(source, settings)
+    signed = {version.signer: version for version in versions if version.standing is not None}
+    others = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
+    if len(others) == 1:
+        return others[0]
+    if not others:
+        raise SnapshotError(
+            "nobody else signed this", where=source, next_step="nbcache inspect says whose it is"
+        )
+    words = (
+        display.signer_words(signer, judge, received.snapshot.user, received.snapshot.host)
+        for signer, received in sorted(signed.items(), key=lambda pair: pair[1].standing is Standing.UNKNOWN)
+    )
+    raise SnapshotError(
+        f"several have signed what is there: {'; '.join(words)}",
+        where=source,
+        next_step=f"name one by the fingerprint. {display.COMPARE}",
+    )
+
+
+def _signer_json(signer: TrustedSigner) -> dict[str, Any]:
+    return {
+        "fingerprint": signer.fingerprint,
+        "name": signer.name,
+        "added": signer.added,
+        "standing": Standing.TRUSTED.name.lower(),
+    }

@@ -6,38 +6,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from nbcache.core.model import Environment, Level, Outcome
 from nbcache.core.reports import Activity, GraphRecord
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line
 from nbcache.explain.plan import Plan
 from nbcache.explain.stats import tally
-from nbcache.explain.timeline import Timeline
 from nbcache.explain.why import explain
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
-from nbcache.ui.display.graph import detail, graph_line
-from nbcache.ui.display.plan import plan_blocks, plan_parts
 from nbcache.ui.display.render import Rendered, render
-from nbcache.ui.display.reports import settings_blocks
-from nbcache.ui.display.stats import tally_tables
-from nbcache.ui.display.timeline import timeline_blocks, timeline_words
+from nbcache.ui.display.reports import detail, graph_line, settings_blocks
+from nbcache.ui.display.stats import plan_blocks, plan_parts, tally_tables
 from nbcache.ui.display.words import BAR, SettingRow, StoreFigures, activity_parts, store_parts, totals
 
-SECTIONS = ("next", "graphs", "levels", "people", "snapshot", "settings", "space")
+SECTIONS = ("next run", "graphs", "levels", "people", "snapshot", "settings", "space")
 """The sections of a whole panel, in order."""
-TITLES = {
-    "next": "NEXT RUN",
-    "graphs": "GRAPHS",
-    "levels": "LEVELS",
-    "people": "PEOPLE",
-    "snapshot": "SNAPSHOT",
-    "timeline": "TIMELINE",
-    "settings": "SETTINGS",
-    "space": "SPACE",
-}
-OPEN = ("graphs", "people", "snapshot", "timeline")
+OPEN = ("graphs", "people", "snapshot")
 """Sections that are open from the start."""
 _BEING_READ = "being read"
 _TYPED = ("%nbcache ", "nbcache ")
@@ -64,7 +50,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Somebody who signed or compiled what came along, and is not trusted."""
+    """An untrusted signer of a snapshot, or of a part of it, that came along."""
 
     fingerprint: str
     """The whole of it, in groups."""
@@ -88,13 +74,12 @@ class Facts:
     plan_problem: str = ""
     """Why there is no plan; empty where there is one."""
     people: Sequence[str] = ()
-    """Who has published what of this notebook, a line each."""
+    """A line for each publisher of this notebook."""
     strangers: Sequence[Stranger] = ()
     snapshots: Sequence[str] = ()
     """The snapshot beside the notebook and those that came along, a line each."""
     paste: Sequence[str] = ()
-    """What a colleague pastes to have the snapshot, a line each; empty where there is none."""
-    timeline: Timeline = field(default_factory=lambda: Timeline((), (), ()))
+    """The lines that a colleague pastes to have the snapshot; empty without one."""
     settings: Sequence[SettingRow] = ()
     torch_settings: Sequence[SettingRow] = ()
     store: StoreFigures | None = None
@@ -105,45 +90,8 @@ class Facts:
     """False as long as nothing of it is known."""
 
 
-class Verbs(Protocol):
-    """The session behind a panel.
-
-    A verb returns lines or outputs. It raises NbcacheError or UsageError where it fails.
-    """
-
-    def now(self) -> Now:
-        """Return what changes while a cell runs."""
-
-    def facts(self) -> Facts:
-        """Gather the rest; this may take a second or more."""
-
-    def later(self, action: Callable[[], None]) -> str:
-        """Call `action` when the running cell has ended; return that cell, empty if none runs."""
-
-    def shown(self, verb: str) -> Rendered:
-        """Return the output of `%nbcache doctor`, `why`, `stats` or `timeline`."""
-
-    def graph(self, name: str) -> Sequence[Rendered]: ...
-    def snapshot(self) -> Sequence[str]: ...
-    def restore(self) -> Sequence[str]: ...
-    def share(self) -> Sequence[str]: ...
-    def verify(self) -> Sequence[str]: ...
-    def attach(self) -> Sequence[str]: ...
-    def connect(self, url: str) -> Sequence[str]: ...
-    def disconnect(self) -> Sequence[str]: ...
-    def trust(self, fingerprint: str, name: str) -> Sequence[str]: ...
-    def ignore(self, fingerprint: str) -> Sequence[str]: ...
-    def change(self, name: str, value: str) -> Sequence[str]: ...
-
-    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
-        """Return in words what is stored of this notebook, or altogether, and what removes just that.
-
-        None where there is nothing to remove. The removal raises NbcacheError if it has changed since.
-        """
-
-
-_Words: TypeAlias = list[str]
-_Section: TypeAlias = tuple[_Words, list[doc.Block]]
+_Section: TypeAlias = tuple[list[str], list[doc.Block]]
+"""A section in short, and its blocks."""
 
 
 def machine_parts(environment: Environment | None, graphs: Sequence[GraphRecord]) -> list[str]:
@@ -166,12 +114,11 @@ def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, 
     blocks = [*head_blocks(facts, "nbcache panel"), line(state, style=doc.Style.FAINT)]
     for name in sections:
         words, inner = section(name, facts, now)
-        blocks.append(doc.Folded(doc.Title(TITLES[name], words), inner, name in OPEN))
+        blocks.append(doc.Folded(doc.Title(name.upper(), words), inner, name in OPEN))
     return render(blocks)
 
 
 def section(name: str, facts: Facts, now: Now) -> _Section:
-    """Return a section in short, and its blocks."""
     words, blocks = _SECTIONS[name](facts, now)
     if name in _OF_FACTS and not facts.is_read:
         words = [facts.plan_problem or _BEING_READ]
@@ -200,7 +147,6 @@ def quoted(lines: Sequence[str]) -> list[doc.Block]:
 
 
 def problem_blocks(what: str, next_step: str | None) -> list[doc.Block]:
-    """Return what failed, and what to do."""
     steps = [("not done:", what), *([("next:", next_step)] if next_step else [])]
     return [line(doc.Span(label, doc.Style.BOLD), text, mark=doc.Mark.NOTICE) for label, text in steps]
 
@@ -242,7 +188,6 @@ def _graphs(facts: Facts, now: Now) -> _Section:
 
 
 def _levels(facts: Facts, now: Now) -> _Section:
-    """Return where hits came from, and why other graphs did not hit."""
     hits = dict.fromkeys(Level, 0) | {row.level: row.hits for row in tally(now.graphs).levels}
     words = [f"{level.value} {count}" for level, count in hits.items()]
     compiled = sum(graph.outcome is not Outcome.HIT for graph in now.graphs)
@@ -250,21 +195,16 @@ def _levels(facts: Facts, now: Now) -> _Section:
 
 
 def _people(facts: Facts, now: Now) -> _Section:
-    """Return who has published what of this notebook, and who is not trusted."""
     nobody = "Nobody whom you trust has published anything of this notebook there."
     blocks: list[doc.Block] = [line(text) for text in (facts.people or [nobody])] if now.shared else []
     strangers = [f"{counted(len(facts.strangers), 'signer')} not trusted"] if facts.strangers else []
-    blocks += [block for stranger in facts.strangers for block in _stranger(stranger)]
+    for stranger in facts.strangers:
+        calls = f"calls itself {one_line(stranger.name, 40)}" if stranger.name else ""
+        who = DOT.join(filter(None, [calls, stranger.what]))
+        blocks.append(line(doc.Span("not trusted:", doc.Style.BOLD), who))
+        blocks += [line(stranger.fit)] if stranger.fit else []
+        blocks.append(line(doc.Span(stranger.fingerprint, doc.Style.PATH)))
     return [*(now.shared or ["not connected to a shared store"]), *strangers], blocks
-
-
-def _stranger(stranger: Stranger) -> list[doc.Block]:
-    """Return somebody who is not trusted, with the whole fingerprint."""
-    calls = f"calls itself {one_line(stranger.name, 40)}" if stranger.name else ""
-    who = DOT.join(filter(None, [calls, stranger.what]))
-    fit = [line(stranger.fit)] if stranger.fit else []
-    fingerprint = line(doc.Span(stranger.fingerprint, doc.Style.PATH))
-    return [line(doc.Span("not trusted:", doc.Style.BOLD), who), *fit, fingerprint]
 
 
 def _snapshot(facts: Facts, now: Now) -> _Section:
@@ -282,19 +222,17 @@ def _settings(facts: Facts, now: Now) -> _Section:
 
 
 def _space(facts: Facts, now: Now) -> _Section:
-    """Return in short what the local store holds."""
     return store_parts(facts.store)[1:] if facts.store else ["the local store cannot be read"], []
 
 
 _SECTIONS: Mapping[str, Callable[[Facts, Now], _Section]] = {
-    "next": _plan,
+    "next run": _plan,
     "graphs": _graphs,
     "levels": _levels,
     "people": _people,
     "snapshot": _snapshot,
-    "timeline": lambda facts, _: (timeline_words(facts.timeline), timeline_blocks(facts.timeline)),
     "settings": _settings,
     "space": _space,
 }
-_OF_FACTS = ("next", "snapshot", "settings", "space")
+_OF_FACTS = ("next run", "snapshot", "settings", "space")
 """Sections of which nothing is known before facts were read."""

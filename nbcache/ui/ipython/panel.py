@@ -1,0 +1,584 @@
+"""A live panel of ipywidgets' own controls: shows the documents of `display.panel`, and calls verbs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import ipywidgets as widgets
+from IPython.core.error import UsageError
+
+from nbcache.core.errors import NbcacheError
+from nbcache.core.log import logger
+from nbcache.core.text import DOT, one_line
+from nbcache.core.threads import start_thread
+from nbcache.core.trust import Policy
+from nbcache.ui.display import document as doc
+from nbcache.ui.display import panel as pages
+from nbcache.ui.display.document import faint, line
+from nbcache.ui.display.html import BOX, to_html
+from nbcache.ui.display.panel import Facts, Now
+from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.snapshots import COMPARE, MEANS
+from nbcache.ui.ipython.kernel_verbs import KernelVerbs
+from nbcache.ui.terminal.shown import Shown
+
+Answer: TypeAlias = Rendered | Shown | Sequence[str | Rendered]
+"""The answer of a verb. A verb raises NbcacheError or UsageError if it fails."""
+Removal: TypeAlias = Callable[[], Sequence[str]]
+
+_INTERVAL = 0.2
+"""Seconds between two updates: a page that is sent more sticks, and loses the last one."""
+_FACTS_INTERVAL = 0.5
+_SAVED_INTERVAL = 5.0
+"""Seconds between two updates of what a saved notebook keeps, while a cell runs."""
+_LIVE, _SAVED = "nbcache-live-", "nbcache-saved-"
+_SHOWN = (
+    ("why", "why the graphs of the last cell missed"),
+    ("timeline", "where the seconds of each cell went"),
+    ("stats", "what restoring came to"),
+    ("doctor", "check all that nbcache needs"),
+)
+"""The verbs whose output a button shows."""
+_SNAPSHOT_BUTTONS = (
+    ("update", "snapshot", "write it beside the notebook"),
+    ("restore", "restore", "use what the notebook carries"),
+    ("share", "share", "have the line for a colleague"),
+    ("verify", "verify", "check lengths, digests, signatures, contents"),
+    ("attach", "attach", "say how it gets into the notebook"),
+)
+"""Label, verb and purpose of each button."""
+_MOST_OFFERED = 200
+"""Graphs that can be chosen, the newest."""
+_TRUST_OFF = (
+    "With trust=off, what anybody has compiled runs as you, with all your rights, signed or not, "
+    "for as long as this kernel runs."
+)
+_CARET = {"width": "24px", "height": "22px", "margin": "-3px 2px 2px 2px", "padding": "0"}
+"""The layout of the small button before a title."""
+_TURNS = 0.05
+"""Seconds in which a kernel's event loop takes all messages that it has."""
+_FITTING = f"{BOX};display:grid;grid-template-columns:minmax(0,1fr)"
+"""No wider than the page: what is in it scrolls."""
+
+
+# --- controls ---------------------------------------------------------------------------------------
+
+
+def html(value: str = "") -> Any:
+    """Return a place for HTML that is as wide as there is room."""
+    return widgets.HTML(value, layout={"min_width": "0", "margin": "0 2px"})
+
+
+def draw(place: Any, blocks: Sequence[doc.Block]) -> None:
+    """Show a document in a place for HTML."""
+    place.value = to_html(blocks, box=_FITTING) if blocks else ""
+
+
+def button(label: str, magic: str, purpose: str, act: Callable[[], object], *, style: str = "") -> Any:
+    """Return a button; its tooltip states its purpose, and the magic that does the same."""
+    tooltip = f"{purpose} ({magic})" if magic else purpose
+    layout = {"width": "auto", "flex": "0 0 auto"}
+    control = widgets.Button(description=label, tooltip=tooltip, button_style=style, layout=layout)
+    control.on_click(lambda _: act())
+    return control
+
+
+def with_magic(label: str, magic: str, purpose: str, act: Callable[[], object]) -> Any:
+    place = html()
+    draw(place, [line(doc.Span(magic, doc.Style.CODE), style=doc.Style.FAINT)])
+    return widgets.HBox([button(label, magic, purpose, act), place], layout={"align_items": "center"})
+
+
+def text(width: str, placeholder: str) -> Any:
+    """Return a field for a line of text. It sends its value once, when the user leaves it."""
+    return widgets.Text(placeholder=placeholder, continuous_update=False, layout={"width": width})
+
+
+def after_typing(act: Callable[[], object]) -> None:
+    """Call `act` for a button once the text that was typed before its press has arrived.
+
+    Pressing a button leaves the field, so the front end sends its value right before the press. A kernel
+    whose comm messages have an event loop of their own (ipykernel 7) may handle the two in either order.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        act()
+    else:
+        loop.call_later(_TURNS, act)
+
+
+def row(children: Iterable[Any]) -> Any:
+    """Return widgets side by side, folded where the page is narrow."""
+    return widgets.HBox(list(children), layout={"flex_flow": "row wrap", "align_items": "center"})
+
+
+def dropdown(tooltip: str) -> Any:
+    return widgets.Dropdown(layout={"width": "220px"}, tooltip=tooltip)
+
+
+def offer(choice: Any, names: Mapping[str, str]) -> None:
+    """Offer values by their names, and keep the one that is selected."""
+    options = tuple((name, value) for value, name in names.items())
+    if options != choice.options:
+        before = choice.value
+        choice.options = options
+        choice.value = before if before in names else next(iter(names), None)
+
+
+def show(widget: Any, wanted: bool) -> None:
+    widget.layout.display = None if wanted else "none"
+
+
+def close_all(root: Any) -> None:
+    """Remove a widget and all widgets in it from the front end."""
+    for child in getattr(root, "children", ()):
+        close_all(child)
+    for part in (root, getattr(root, "layout", None), getattr(root, "style", None)):
+        with suppress(Exception):  # a front end or a kernel that is gone
+            part.close()  # type: ignore[union-attr]
+
+
+class Refresher:
+    """Calls `draw` on its thread, at most once in `interval` seconds, after each `ask`.
+
+    `draw` returns whether to call it again without being asked. Its errors are logged.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[], bool],
+        interval: float,
+        name: str,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._draw = draw
+        self._sleep = sleep
+        self._interval = interval
+        self._name = name
+        self._lock = threading.Lock()
+        self._asked = False
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def ask(self) -> None:
+        """Call `draw` soon, once for all who ask until then."""
+        with self._lock:
+            self._asked = True
+            if self._thread is None and not self._closed:
+                run = partial(contextvars.copy_context().run, self._run)
+                self._thread = start_thread(run, self._name)
+
+    def close(self) -> None:
+        """Stop drawing."""
+        with self._lock:
+            self._closed = True
+
+    def _run(self) -> None:
+        goes_on = False
+        while True:
+            with self._lock:
+                if self._closed or not (self._asked or goes_on):
+                    self._thread = None
+                    return
+                self._asked = False
+            try:
+                goes_on = self._draw()
+            except Exception as error:
+                goes_on = False
+                logger.info("drawing a panel failed", exc_info=error)
+            self._sleep(self._interval)
+
+
+# --- the panel --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Question:
+    """A question, and the verb that waits for its answer."""
+
+    lines: Sequence[str]
+    verb: Removal
+
+
+class Panel:
+    """One live panel. `publish(data, update)` shows a MIME bundle in the cell, or replaces the last by it.
+
+    A cell's output has two displays. The first is the widgets; the second is the last state as static HTML,
+    which is what remains in a saved notebook. Style rules in the second hide it for as long as the widgets
+    are there and connected, and hide in the first what a front end says of widgets that are gone. Where
+    styles are stripped, as in an untrusted notebook, there are no widgets either: the static HTML is seen.
+    """
+
+    def __init__(
+        self,
+        verbs: KernelVerbs,
+        publish: Callable[[dict[str, Any], bool], None],
+        names: Sequence[str] = pages.SECTIONS,
+    ) -> None:
+        self.verbs = verbs
+        self.names = names
+        self._publish = publish
+        self._ident = uuid.uuid4().hex[:12]
+        self._facts = Facts(time=time.time(), is_read=False)
+        self._lock = threading.RLock()
+        self._question: _Question | None = None
+        """The question that is shown."""
+        self._saved_at = 0.0
+        self._is_closed = False
+        self._drawn: tuple[object, ...] = ()
+        """The state that the sections show: they are drawn again once it has changed."""
+        self._refresher = Refresher(self._draw, _INTERVAL, "panel")
+        self._gatherer = Refresher(self._gather, _FACTS_INTERVAL, "panel-facts")
+        self._head, self._live, self._answer = html(), html(), widgets.VBox()
+        shown = [
+            button(verb, f"%nbcache {verb}", purpose, partial(self.act, getattr(verbs, verb)))
+            for verb, purpose in _SHOWN
+        ]
+        refresh = button("refresh", "%nbcache panel", "read all of it again", partial(self.ask, facts=True))
+        self._sections = [_SECTIONS.get(name, Section)(self, name) for name in names]
+        layout = {"flex_flow": "row wrap", "justify_content": "space-between"}
+        top = widgets.HBox([self._head, row([*shown, refresh])], layout=layout)
+        boxes = [section.box for section in self._sections]
+        self.root = widgets.VBox([top, self._live, self._answer, *boxes])
+        self.root.add_class(f"{_LIVE}{self._ident}")
+
+    def open(self) -> None:
+        """Draw for the first time, and display."""
+        self._draw_live()
+        bundle = self.root._repr_mimebundle_()
+        data = dict(bundle[0] if isinstance(bundle, tuple) else bundle)
+        view = {mime: value for mime, value in data.items() if "widget-view" in mime}
+        self._publish({**view, "text/plain": "", "text/html": ""}, False)
+        self._save(update=False)
+        self._gatherer.ask()
+
+    def ask(self, *, facts: bool = False) -> None:
+        """Draw the panel soon; with `facts`, gather those as well and draw again."""
+        self._refresher.ask()
+        if facts:
+            self._gatherer.ask()
+
+    def say(self, lines: Sequence[str]) -> None:
+        """Show what has been done."""
+        self._say(to_html(pages.quoted(lines)))
+        self.ask(facts=True)
+
+    def close(self) -> None:
+        """Leave the last state as static HTML, and no widget."""
+        self._refresher.close()
+        self._gatherer.close()
+        with self._lock:
+            self._is_closed = True
+            self._save(update=True)
+            close_all(self.root)
+
+    # --- drawing --------------------------------------------------------------------------------
+
+    def _gather(self) -> bool:
+        try:
+            facts = self.verbs.facts()
+        except Exception as error:  # a bug; what it says may quote what is secret
+            logger.info("what a panel shows could not be read", exc_info=error)
+            problem = f"it could not be read ({type(error).__name__}; %nbcache config log=debug says more)"
+            facts = replace(self._facts, plan_problem=problem)
+        with self._lock:
+            self._facts = facts
+        self._refresher.ask()
+        return False
+
+    def _draw(self) -> bool:
+        """Draw; return whether a cell runs, so that the panel is to be drawn again."""
+        running = self._draw_live()
+        if self._is_closed:
+            return False
+        if not running or time.monotonic() - self._saved_at >= _SAVED_INTERVAL:
+            self._save(update=True)
+        return running
+
+    def _draw_live(self) -> bool:
+        now = self.verbs.now()
+        with self._lock:
+            if self._is_closed:
+                return False
+            draw(self._live, pages.live_blocks(now))
+            state = (len(now.graphs), now.shared, now.running, id(self._facts))
+            if state != self._drawn:
+                self._drawn = state
+                for section in self._sections:
+                    section.draw(self._facts, now)
+                draw(self._head, pages.head_blocks(self._facts))
+        return bool(now.running)
+
+    def _save(self, *, update: bool) -> None:
+        """Replace the static HTML, which a saved notebook keeps."""
+        self._saved_at = time.monotonic()
+        note = "run this cell again to have it live"
+        rendered = pages.render_panel(self.verbs.now(), self._facts, self.names, note=note)
+        live, saved = f"{_LIVE}{self._ident}", f"{_SAVED}{self._ident}"
+        dead, child = "jupyter-widgets-disconnected", ".jp-OutputArea-child"
+        style = (
+            f"<style>body:has(.{live}:not(.{dead})) .{saved}{{display:none}}"
+            f".{live}.{dead}{{display:none!important}}"
+            f"{child}:has(+ {child} .{saved})>.jp-OutputArea-output:not(:has(*)){{display:none}}</style>"
+        )
+        content = f'{style}<div class="{saved}">{rendered.html}</div>'
+        self._publish({"text/plain": rendered.text, "text/html": content}, update)
+
+    # --- acting ---------------------------------------------------------------------------------
+
+    def act(self, verb: Callable[[], Answer | _Question]) -> None:
+        """Call the verb of a button, now or when the running cell has ended, and show its answer."""
+
+        def act() -> None:
+            question = None
+            try:
+                answer = verb()
+                if isinstance(answer, _Question):
+                    question = answer
+                if isinstance(answer, _Question | Shown):
+                    answer = answer.lines
+                message = "".join(
+                    part.html if isinstance(part, Rendered) else to_html(pages.quoted([part]))
+                    for part in ([answer] if isinstance(answer, Rendered) else answer)
+                )
+            except (NbcacheError, UsageError) as error:
+                message = to_html(pages.problem_blocks(str(error), getattr(error, "next_step", None)))
+            except Exception as error:  # a bug; its message may quote what is secret
+                logger.info("the verb of a button failed", exc_info=error)
+                problem = f"it failed unexpectedly ({type(error).__name__})"
+                next_step = "report it; %nbcache config log=debug says more"
+                message = to_html(pages.problem_blocks(problem, next_step))
+            self._say(message, question)
+            self.ask(facts=True)
+
+        if waits_for := self.verbs.later(act):
+            self._say(to_html(pages.quoted([f"waits for {waits_for} to end"])))
+            self.ask()
+
+    def ask_first(self, plan: Callable[[], tuple[str, Removal | None]], question: str) -> None:
+        """Show what would be done, and do it once the user agrees; without a verb, only show it."""
+
+        def ask() -> Sequence[str] | _Question:
+            words, verb = plan()
+            return [words] if verb is None else _Question([words, question], verb)
+
+        self.act(ask)
+
+    def _say(self, message: str, question: _Question | None = None) -> None:
+        """Show a message, and the buttons that answer its question, in the place of the last.
+
+        Each question has its buttons: one that is pressed late answers the question beside it.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._question = question
+            before = self._answer.children
+            self._answer.children = ()
+            if message:
+                place = html(f'<div style="{_FITTING}">{message}</div>')
+                self._answer.children = (place, row(self._buttons(question)))
+            for part in before:
+                close_all(part)
+
+    def _buttons(self, question: _Question | None) -> Iterator[Any]:
+        if question is not None:
+            yes, no = (partial(self._take_answer, question, answer) for answer in (True, False))
+            yield button("yes", "", "do what is shown", yes, style="danger")
+            yield button("no", "", "do nothing", no)
+        yield button("close", "", "close what is shown here", partial(self._say, ""))
+
+    def _take_answer(self, question: _Question, yes: bool) -> None:
+        with self._lock:
+            if self._question is not question:  # it is answered already, or another one is asked by now
+                return
+            self._question = None
+        if yes:
+            self.act(question.verb)
+        else:
+            self.say(["Nothing was done."])
+
+
+# --- sections ---------------------------------------------------------------------------------------
+
+
+class Section:
+    """A part of a panel, which folds: its title, its document, and its controls."""
+
+    _order = 1
+    """1 if the controls stand below the document, -1 if above."""
+
+    def __init__(self, panel: Panel, name: str) -> None:
+        self._panel = panel
+        self._verbs = panel.verbs
+        self._name = name
+        self._is_open = name in pages.OPEN or len(panel.names) < len(pages.SECTIONS)
+        self._line = html()
+        self._content = html()
+        self._toggle = button("", "", "", self._fold)
+        for trait, value in _CARET.items():
+            setattr(self._toggle.layout, trait, value)
+        self._toggle.style.button_color = "transparent"
+        parts = [self._content, *self._controls()]
+        self._body = widgets.VBox(parts[:: self._order], layout={"padding": "0 0 6px 28px"})
+        head = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
+        self.box = widgets.VBox([head, self._body], layout={"border_top": "1px solid rgba(128,128,128,0.3)"})
+        self._set()
+
+    def draw(self, facts: Facts, now: Now) -> None:
+        """Show the section, and in its title what is in it."""
+        words, blocks = pages.section(self._name, facts, now)
+        title = doc.Span(self._name.upper(), doc.Style.BOLD)
+        draw(self._line, [line(title, faint(DOT.join(words)))])
+        draw(self._content, blocks)
+
+    def _controls(self) -> list[Any]:
+        return []
+
+    def _fold(self) -> None:
+        self._is_open = not self._is_open
+        self._set()
+
+    def _set(self) -> None:
+        show(self._body, self._is_open)
+        self._toggle.icon = "caret-down" if self._is_open else "caret-right"
+        self._toggle.tooltip = f"{'close' if self._is_open else 'open'} {self._name}"
+
+
+class _Graphs(Section):
+    """Graphs, and a list to show one of them whole, with its guards and code."""
+
+    def _controls(self) -> list[Any]:
+        self._graph = dropdown("graph")
+        purpose = "show it whole, with its guards and the code that torch has generated"
+        self._choice = row([self._graph, with_magic("show", "%nbcache graphs GRAPH", purpose, self._show)])
+        return [self._choice]
+
+    def _show(self) -> None:
+        self._panel.act(partial(self._verbs.graph, self._graph.value))
+
+    def draw(self, facts: Facts, now: Now) -> None:
+        """Show the graphs, and keep the choice while graphs arrive."""
+        super().draw(facts, now)
+        newest = reversed(now.graphs[-_MOST_OFFERED:])
+        names = {graph.compile_id: one_line(f"{graph.compile_id} {graph.function}", 40) for graph in newest}
+        offer(self._graph, names)
+        show(self._choice, bool(names))
+
+
+class _People(Section):
+    """The shared store, its publishers, and signers who are not trusted."""
+
+    def _controls(self) -> list[Any]:
+        self._url = text("280px", "redis://host, s3://bucket/folder, a folder")
+        start = partial(after_typing, self._connect)
+        connect = with_magic("connect", "%nbcache connect URL", "share live with all there", start)
+        self._connecting = row([self._url, connect])
+        stop = partial(self._panel.act, self._verbs.disconnect)
+        self._connected = with_magic("disconnect", "%nbcache disconnect", "share no more", stop)
+        self._who = dropdown("signer")
+        self._nickname = text("180px", "what you call them")
+        self._who.observe(self._forget_name, "value")
+        add, ignore = "%nbcache trust add FINGERPRINT --name NAME", "%nbcache trust ignore FINGERPRINT"
+        trust = partial(after_typing, self._trust)
+        buttons = [
+            with_magic("trust…", add, "show what trusting means", trust),
+            with_magic("ignore", ignore, "hide them in this kernel", self._ignore),
+        ]
+        self._strangers = row([self._who, self._nickname, *buttons])
+        return [self._strangers, self._connecting, self._connected]
+
+    def draw(self, facts: Facts, now: Now) -> None:
+        """Show the people, and the controls that serve now."""
+        super().draw(facts, now)
+        self._url.disabled = bool(now.running)  # or a password would stand in it until the cell ends
+        show(self._connecting, not now.shared)
+        show(self._connected, bool(now.shared))
+        offer(self._who, {stranger.fingerprint: stranger.fingerprint for stranger in facts.strangers})
+        show(self._strangers, bool(facts.strangers))
+
+    def _forget_name(self, change: object) -> None:
+        self._nickname.value = ""  # a name belongs to one signer, and is never one that a stranger chose
+
+    def _ignore(self) -> None:
+        self._panel.act(partial(self._verbs.ignore, self._who.value))
+
+    def _trust(self) -> None:
+        fingerprint, name = self._who.value, self._nickname.value.strip()
+        shown = f"{fingerprint} ({name})" if name else fingerprint
+        plan = (shown, partial(self._verbs.trust, fingerprint, name))
+        self._panel.ask_first(lambda: plan, f"{MEANS} {COMPARE} Trust this signer?")
+
+    def _connect(self) -> None:
+        url, self._url.value = self._url.value.strip(), ""  # which may hold a password: it stays nowhere
+        self._panel.act(partial(self._verbs.connect, url))
+
+
+class _Snapshot(Section):
+    """The snapshot, and what can be done with it."""
+
+    def _controls(self) -> list[Any]:
+        buttons = [
+            with_magic(
+                label, f"%nbcache {verb}", purpose, partial(self._panel.act, getattr(self._verbs, verb))
+            )
+            for label, verb, purpose in _SNAPSHOT_BUTTONS
+        ]
+        return [row(buttons)]
+
+
+class _Settings(Section):
+    """Every setting, and a line to change one."""
+
+    _order = -1
+
+    def _controls(self) -> list[Any]:
+        self._change = text("260px", "NAME=VALUE")
+        purpose, magic = "change it for this kernel", "%nbcache config NAME=VALUE"
+        return [
+            row([self._change, with_magic("set", magic, purpose, partial(after_typing, self._set_value))])
+        ]
+
+    def _set_value(self) -> None:
+        name, _, value = map(str.strip, self._change.value.partition("="))
+        self._change.value = ""
+        change = partial(self._verbs.change, name, value)
+        if (name, value.lower()) == ("trust", Policy.OFF):
+            self._panel.ask_first(lambda: (_TRUST_OFF, change), "Change it?")
+        else:
+            self._panel.act(change)
+
+
+class _Space(Section):
+    """The local store's size, and buttons to empty it."""
+
+    def _controls(self) -> list[Any]:
+        going, magic = self._verbs.going, "%nbcache clear"
+        one = partial(self._panel.ask_first, going, "Remove it?")
+        whole = partial(self._panel.ask_first, partial(going, everything=True), "Remove it?")
+        buttons = [
+            with_magic("this notebook…", magic, "show what of this notebook would go", one),
+            with_magic("all…", f"{magic} --all", "show what all would go", whole),
+        ]
+        return [row(buttons)]
+
+
+_SECTIONS: Mapping[str, type[Section]] = {
+    "graphs": _Graphs,
+    "people": _People,
+    "snapshot": _Snapshot,
+    "settings": _Settings,
+    "space": _Space,
+}
+"""The sections that have controls."""
