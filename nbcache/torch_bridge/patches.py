@@ -213,6 +213,7 @@ class _Iteration:
             for each in self._iterator:
                 self._held = [each]
                 yield each
+            self._held = []  # the hook has asked for more: it has passed the last one over
         except BaseException as error:
             self.raised = error
             raise

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.model import Artifact, Level
 from nbcache.kernel.events import SpanEnded, SpanStarted
 from nbcache.torch_bridge.events import is_restoring_only, stamp
-from nbcache.torch_bridge.providers.autotune import _populate_tuning
 from nbcache.torch_bridge.recording import loaded, write_for_torch
 
 if TYPE_CHECKING:
@@ -48,14 +47,10 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
     such graph.
     """
     session = context.session
-    tuned: set[str] = set()
 
     def make_present(cls: Any, type: str, key: str) -> bool:
         if not context.serving():
             return False
-        if (folder := codecache.cache_dir()) not in tuned:
-            tuned.add(folder)
-            session.attempt("restoring tuning results", partial(_populate_tuning, session, folder))
         populate_graph(codecache, session, cls, type, key)
         return True
 
@@ -79,22 +74,29 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         populate(codecache, session, cls, type, key, contents)
         return contents
 
-    def is_own(type: str | None, key: str, candidate: tuple[Any, bytes, bool]) -> bool:
-        return candidate[2] and type == "inductor" and not is_foreign(codecache, session, key)
+    def loads_here(type: str | None, key: str, candidate: Any, tried: set[bytes]) -> bool:
+        """Return whether torch may load the candidate while `provide_kernels` is off; a fault means no."""
+        try:
+            tried.add(candidate[1])
+            is_own = candidate[2] and type == "inductor" and not is_foreign(codecache, session, key)
+            return is_own or _loads_no_cpp(type, candidate[0])
+        except Exception:
+            return False
 
     def iterate_over_candidates(
         original: Any, cls: Any, local: bool, remote_cache: Any, key: str, *args: Any, **kwargs: Any
     ) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
-        serves, tried = False, set()
+        serves = False
+        tried: set[bytes] = set()
         if local and type:
             present = partial(make_present, cls, type, key)
             serves = bool(session.attempt("making a stored graph present", present))
         loads_any = not context.is_lost("provide_kernels")
         for candidate in original(cls, local, remote_cache, key, *args, **kwargs):
-            tried.add(candidate[1])
-            if not (loads_any or is_own(type, key, candidate) or _loads_no_cpp(type, candidate[0])):
+            if not (loads_any or loads_here(type, key, candidate, tried)):
                 continue
+            tried.add(candidate[1])
             loaded.content, loaded.local = candidate[1], candidate[2]
             yield candidate
         if not (serves and type):
