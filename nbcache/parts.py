@@ -372,14 +372,6 @@ PARTS = (
         "AsyncCompile.triton(self, kernel_name, source_code, …)",
     ),
     _part(
-        remote_caches.keep_workers_apart,
-        _ASYNC_COMPILE,
-        "keep torch's workers from asking Redis while a shared level is connected",
-        "torch's workers may ask torch's own Redis",
-        "_worker_compile_triton",
-        "torch._inductor.remote_cache:RedisRemoteCache.backend_override_cls",
-    ),
-    _part(
         events.follow_candidates,
         "torch._inductor.select_algorithm",
         "count the candidates that max-autotune times",
@@ -414,19 +406,6 @@ PARTS = (
         "Triton compiles its C modules again",
         "compile_module_from_file(src_path, name, …)?",
         "compile_module_from_src(src, name, …)?",
-    ),
-    _part(
-        gemm_autotune.provide_decisions,
-        "torch._inductor.fx_passes.pad_mm",
-        "restore and store which matrix multiplications are worth padding",
-        "torch measures padding again",
-        *tuple(
-            f"{name}({takes})"
-            for name, takes in (
-                *((f"get_cached_{each}", "key") for each in gemm_autotune.DECISIONS),
-                *((f"set_cached_{each}", "key, value") for each in gemm_autotune.DECISIONS),
-            )
-        ),
     ),
 )
 """Parts of one module are hooked in this order."""

@@ -79,15 +79,6 @@ def provide_tuning_to_workers(async_compile: ModuleType, context: Context, patch
     patches.hook(async_compile.AsyncCompile, "triton", provided)
 
 
-def _populate_tuning(session: Session, folder: str) -> None:
-    """Write the best configurations that the manifest names into torch's folder before the first compile.
-
-    Processes of torch's own read them, where no hook of ours is.
-    """
-    for key in session.cache.keys_of("autotune", timeout=1.0):
-        _provide_tuning(session, key, os.path.join(folder, key), partial(_write_tuning, key))
-
-
 def _write_tuning(key: str, content: bytes) -> None:
     from torch.compiler._cache import CacheArtifactFactory
 

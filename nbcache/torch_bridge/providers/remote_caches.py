@@ -6,11 +6,7 @@ shares what these caches hold.
 
 from __future__ import annotations
 
-import importlib
-import operator
-import pickle
-from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.torch_bridge.recording import note_unverified
@@ -20,10 +16,8 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["keep_workers_apart", "renew_autograd_cache", "replace_backends"]
+__all__ = ["renew_autograd_cache", "replace_backends"]
 
-_CACHE, _OVERRIDE = "RedisRemoteCache", "backend_override_cls"
-"""torch's class of remote caches, and what it asks for another backend."""
 _UNVERIFIED = ("RemoteAutotuneCache", "RemoteDynamoPGOCache")
 """Caches of torch's own whose hits it records as if it had made them."""
 
@@ -78,64 +72,3 @@ def renew_autograd_cache(module: ModuleType, context: Context, patches: Patches)
         return make() if session.shares else original()
 
     patches.hook(module.AOTAutogradCache, "get_remote_cache", get_remote_cache)
-
-
-def keep_workers_apart(async_compile: ModuleType, context: Context, patches: Patches) -> None:
-    """Have workers that compile Triton kernels ask no Redis while the session shares.
-
-    They read best configurations before they compile, and whether remotely as well stands in the kernel's
-    source. What they need is put into torch's folder before (`provide_tuning_to_workers`). The results come
-    back pickled, with remote caches that are made again here, and so ask the session.
-    """
-    from torch._inductor import remote_cache
-
-    operator.attrgetter(f"{_CACHE}.{_OVERRIDE}")(remote_cache)  # which the workers have as well
-    job = _Job(async_compile._worker_compile_triton, context.session)
-    patches.set(async_compile, "_worker_compile_triton", job)
-    pickle.dumps(job)  # or the first kernel would fail at that
-
-
-class _Job:
-    """torch's function for its workers, sent there with a switch that is turned where it is unpickled.
-
-    Nothing in it names nbcache: a worker may have been started where nbcache could not be imported.
-    """
-
-    def __init__(self, function: Callable[..., Any], session: Session) -> None:
-        self._function = function
-        self._session = session
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        try:
-            sent: tuple[Any, ...] = (_Switch(self._session.shares), self._function)
-        except Exception:  # a kernel that is compiled is worth more than a worker that asks no Redis
-            sent = (self._function,)
-        return operator.itemgetter(-1), (sent,)
-
-
-class _Switch:
-    """Says in the process where it is unpickled whether torch's remote caches there are empty.
-
-    They are with a dictionary as a backend: its `get` finds nothing. A worker puts nothing.
-    """
-
-    def __init__(self, empty: bool) -> None:
-        self._empty = empty
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        module = _Call(importlib.import_module, "torch._inductor.remote_cache")
-        cache = _Call(getattr, module, _CACHE, SimpleNamespace())
-        return setattr, (cache, _OVERRIDE, dict if self._empty else None)
-
-
-class _Call:
-    """Is what a function returns where it is unpickled: names are looked up there, and need not be here."""
-
-    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
-        self._sent = function, args
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._sent
