@@ -28,7 +28,6 @@ from nbcache.torch_bridge.providers import (
     cpp_kernels,
     gemm_autotune,
     graphs,
-    probes,
     profile,
     remote_caches,
     triton_kernels,
@@ -293,7 +292,7 @@ PARTS = (
         because=_MIXED,
     ),
     _part(
-        probes.provide_probes,
+        cpp_kernels.provide_probes,
         "torch._inductor.cpu_vec_isa",
         "restore and store which vector instructions work",
         "torch tries vector instructions again",

@@ -20,7 +20,7 @@ from nbcache.core.trust import Policy
 from nbcache.torch_bridge import folders
 from nbcache.torch_bridge.cache_settings import FOLDER
 from nbcache.torch_bridge.folders import OWN, DefaultFolder
-from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
+from nbcache.torch_bridge.providers.cpp_kernels import KERNELS
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -234,8 +234,6 @@ def _empty(folder: Path) -> None:
     """
     for name in _CACHES:
         shutil.rmtree(folder / name, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        (folder / KERNELS / CLEARED).touch()
     for path in [path for path in folder.rglob("*") if path.is_file()]:
         if KERNELS in path.parts or path == folder / OWN:  # kernels that run may store theirs anew
             continue
