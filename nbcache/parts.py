@@ -19,9 +19,9 @@ from nbcache.torch_bridge import (
     recording,
     templates,
 )
+from nbcache.torch_bridge.cache_folder import DefaultFolder
 from nbcache.torch_bridge.dependencies.keys import Dependencies
 from nbcache.torch_bridge.dependencies.tables import GENERATORS, TABLES
-from nbcache.torch_bridge.folders import DefaultFolder
 from nbcache.torch_bridge.hooks import Loss, Part
 from nbcache.torch_bridge.providers import (
     autotune,

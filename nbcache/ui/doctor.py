@@ -40,10 +40,9 @@ from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.open import open_shared
 from nbcache.torch_bridge import TorchBridge, environment, gpus, toolchain
-from nbcache.torch_bridge.cache_folder import CacheFolder
+from nbcache.torch_bridge.cache_folder import CacheFolder, refusal, usual_root
 from nbcache.torch_bridge.cache_settings import FOLDER, switched_off
 from nbcache.torch_bridge.context import Traces
-from nbcache.torch_bridge.folders import refusal, usual_root
 from nbcache.torch_bridge.hooks import misfits
 from nbcache.torch_bridge.portable import chosen
 from nbcache.torch_bridge.torch_behavior import MINIMUM, NEWEST, TORCHBEHAVIOR, answers, spelled
