@@ -28,10 +28,8 @@ from nbcache.torch_bridge.providers import (
     cpp_kernels,
     gemm_autotune,
     graphs,
-    profile,
     remote_caches,
     triton_kernels,
-    triton_modules,
 )
 from nbcache.torch_bridge.traces.lane import Traces
 
@@ -47,8 +45,6 @@ _RUNTIME = "torch._inductor.runtime"
 _TUNING = f"{_RUNTIME}.autotune_cache"
 _VARIABLES = "torch._dynamo.variables"
 _NO_ENTRIES = "AOTAutograd's cache is off: it works on each graph again, and inductor's part of it hits"
-_NO_BASELINE = "what is compiled is for this CPU only"
-_MIXED = "one's instructions with the other's flags compute something else"
 _UNSAFE = "torch's default folder is used whoever made it"
 _SAME_KEYS = "the keys of graphs differ from those with it, so that these miss"
 _TUNED_AGAIN = "kernels of restored graphs are tuned again"
@@ -107,7 +103,6 @@ PARTS = (
         "reports lack graphs and seconds",
         "ChromiumEventLogger._log_timed_event(self, event_name, time_ns, phase, metadata, …)",
         "ChromiumEventLogger.log_instant_event(self, event_name, time_ns, metadata, …)",
-        "CHROMIUM_EVENT_LOG",
         loss=Loss.PORTABLE,
         because="it puts the baseline into keys on the thread that compiles",
     ),
@@ -120,7 +115,7 @@ PARTS = (
         "CacheArtifactManager.populate_caches(…)",
     ),
     _part(
-        profile.provide_profile,
+        recording.provide_profile,
         "torch._dynamo.pgo",
         "restore and store the profile of dynamic shapes under a job id",
         "profiles are not restored, nor stored",
@@ -283,13 +278,14 @@ PARTS = (
         owner="keys",
     ),
     _part(
-        portable.restrict_features,
-        "torch._inductor.cpu_vec_isa",
-        "with `portable`, choose vector instructions that every such CPU has",
-        _NO_BASELINE,
+        portable.compile_for_baseline,
+        ("torch._inductor.cpu_vec_isa", "torch._inductor.cpp_builder"),
+        "with `portable`, choose vector instructions and flags that every such CPU has",
+        "what is compiled is for this CPU only",
+        "torch._inductor.cpp_builder:_get_optimization_cflags(…)",
         *tuple(f"torch.cpu:{name}()" for name in portable.QUESTIONS),
         loss=Loss.PORTABLE,
-        because=_MIXED,
+        because="one's instructions with the other's flags compute something else",
     ),
     _part(
         cpp_kernels.provide_probes,
@@ -299,37 +295,23 @@ PARTS = (
         "VecISA.check_build(self, code)",
     ),
     _part(
-        portable.restrict_flags,
-        "torch._inductor.cpp_builder",
-        "with `portable`, compile C++ kernels for every such CPU",
-        _NO_BASELINE,
-        "_get_optimization_cflags(…)",
-        loss=Loss.PORTABLE,
-        because=_MIXED,
-    ),
-    _part(
         autotune.provide_autotune,
-        ("torch._inductor.remote_cache", _TUNING),
+        ("torch._inductor.remote_cache", _TUNING, _ASYNC_COMPILE),
         "restore the best configurations of Triton kernels",
         _TUNED_AGAIN,
         "LocalCacheBackend._get(self, key)?",
         f"{_TUNING}:_LocalAutotuneCacheBackend._get(self, key)?",
+        f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
     ),
     _part(
         remote_caches.replace_backends,
-        "torch._inductor.remote_cache",
+        ("torch._inductor.remote_cache", _ENTRIES),
         "empty torch's remote caches while a shared level is connected",
         "torch's remote caches ask torch's own Redis, and what they find is not stored",
         "RedisRemoteCache.backend_override_cls",
         "RemoteAutotuneCache._get(…)",
         "RemoteDynamoPGOCache._get(…)",
-    ),
-    _part(
-        remote_caches.renew_autograd_cache,
-        _ENTRIES,
-        "the same for that of AOTAutograd, which keeps its first backend",
-        "torch's remote cache of AOTAutograd may ask torch's own Redis",
-        "AOTAutogradCache.get_remote_cache()",
+        f"{_ENTRIES}:AOTAutogradCache.get_remote_cache()",
     ),
     _part(
         Dependencies.follow_entries,
@@ -364,13 +346,6 @@ PARTS = (
         "AsyncCompile.triton(self, kernel_name, source_code, …)",
     ),
     _part(
-        autotune.provide_tuning_to_workers,
-        _ASYNC_COMPILE,
-        "restore best configurations before a worker compiles",
-        _TUNED_AGAIN,
-        "AsyncCompile.triton(self, kernel_name, source_code, …)",
-    ),
-    _part(
         events.follow_candidates,
         "torch._inductor.select_algorithm",
         "count the candidates that max-autotune times",
@@ -399,7 +374,7 @@ PARTS = (
         "triton.runtime.cache:FileCacheManager.get_group(self, filename, …)",
     ),
     _part(
-        triton_modules.provide_modules,
+        triton_kernels.provide_modules,
         "triton.backends.nvidia.driver",
         "restore and store the C modules of Triton",
         "Triton compiles its C modules again",

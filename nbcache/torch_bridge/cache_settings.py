@@ -135,26 +135,21 @@ class SwitchedOff:
     """True if graphs can hit in spite of it."""
 
 
-def switched_off(switched: Collection[str] = ()) -> list[SwitchedOff]:
-    """Return the settings that keep torch's caches from working now, without importing anything of torch.
+def switched_off(switched: Collection[str] = ()) -> Iterator[SwitchedOff]:
+    """Yield the settings that keep torch's caches from working now, without importing anything of torch.
 
     `switched` are the names of those that were switched through nbcache.
     """
-    return [
-        _switched_off(setting, setting.name in switched) for setting in _SETTINGS.values() if setting.is_off()
-    ]
-
-
-def _switched_off(setting: _Setting, by_us: bool) -> SwitchedOff:
-    hits, means = setting is _AUTOGRAD, setting.means
-    if setting is _FX and _FX_REMOTE.value():
-        hits, means = True, "graphs are kept and looked up in torch's remote cache only"
-    text, remedy = f"{setting.place} = {setting.value()}", f"{setting.place} = {setting.default}"
-    if by_us:
-        remedy = f"{ORIGIN} {setting.name}={_WORDS[setting.default]}"
-    elif (variable := setting.variable()) is not None and setting.read() is not setting.default:
-        text, remedy = "=".join(variable), f"unset {variable[0]}, and restart the kernel"
-    return SwitchedOff(text, means, remedy, hits)
+    for setting in filter(_Setting.is_off, _SETTINGS.values()):
+        hits, means = setting is _AUTOGRAD, setting.means
+        if setting is _FX and _FX_REMOTE.value():
+            hits, means = True, "graphs are kept and looked up in torch's remote cache only"
+        text, remedy = f"{setting.place} = {setting.value()}", f"{setting.place} = {setting.default}"
+        if setting.name in switched:
+            remedy = f"{ORIGIN} {setting.name}={_WORDS[setting.default]}"
+        elif (variable := setting.variable()) is not None and setting.read() is not setting.default:
+            text, remedy = "=".join(variable), f"unset {variable[0]}, and restart the kernel"
+        yield SwitchedOff(text, means, remedy, hits)
 
 
 @dataclass(frozen=True, slots=True)

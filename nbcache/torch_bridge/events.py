@@ -133,7 +133,7 @@ def stamp() -> dict[str, Any]:
 
 
 def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
-    """Stand in for the logger that gets all of torch's phases, `utils.CHROMIUM_EVENT_LOG`."""
+    """Follow torch's phases and cache answers: `ChromiumEventLogger` gets all of them."""
     import torch
 
     session = context.session
@@ -142,58 +142,41 @@ def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
     patches.undo(lambda: session.cell_ended.remove(heap.reset))
     patches.undo(heap.reset)
 
-    class EventLog(utils.ChromiumEventLogger):  # type: ignore[name-defined]
-        """Passes every event on to torch's own logging, and to the session."""
-
     def timed(
-        original: Any,
-        self: Any,
-        event_name: str,
-        time_ns: int,
-        phase: str,
-        metadata: dict[str, Any] | None = None,
-        *args: Any,
-        **kwargs: Any,
+        original: Any, self: Any, name: str, time_ns: int, phase: str, *args: Any, **kwargs: Any
     ) -> Any:
-        if phase == "B" and event_name in (_FRAME, _BACKWARD):
+        begins = phase == "B"
+        if begins and name in (_FRAME, _BACKWARD):
             session.attempt("settling torch's settings", context.settle)
-        if event_name == _FRAME:
-            (heap.begin if phase == "B" else heap.end)()
-            if phase == "B":
+        if name == _FRAME:
+            (heap.begin if begins else heap.end)()
+            if begins:
                 session.attempt("settling the order of modules", partial(settle_import_order, torch))
-        if not event_name.startswith(_PASSES):
-            noted = partial(_span, utils, context, event_name, phase, metadata or {})
-            session.attempt(_FOLLOWING, noted)
-        return original(self, event_name, time_ns, phase, metadata, *args, **kwargs)
+        if not name.startswith(_PASSES):
+            metadata = (args[0] if args else kwargs.get("metadata")) or {}
+            session.attempt(_FOLLOWING, partial(_span, utils, context, name, begins, metadata))
+        return original(self, name, time_ns, phase, *args, **kwargs)
 
-    def instant(
-        original: Any,
-        self: Any,
-        event_name: str,
-        time_ns: int,
-        metadata: dict[str, Any] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        if event_name in _AUTOGRAD:
-            noted = partial(_autograd, utils, session, _AUTOGRAD[event_name], metadata or {})
-            session.attempt(_FOLLOWING, noted)
-        return original(self, event_name, time_ns, metadata, *args, **kwargs)
+    def instant(original: Any, self: Any, name: str, time_ns: int, *args: Any, **kwargs: Any) -> Any:
+        if (outcome := _AUTOGRAD.get(name)) is not None:
+            metadata = (args[0] if args else kwargs.get("metadata")) or {}
+            session.attempt(_FOLLOWING, partial(_autograd, utils, session, outcome, metadata))
+        return original(self, name, time_ns, *args, **kwargs)
 
-    patches.hook(EventLog, "_log_timed_event", timed)
-    patches.hook(EventLog, "log_instant_event", instant)
-    patches.set(utils, "CHROMIUM_EVENT_LOG", EventLog())
+    patches.hook(utils.ChromiumEventLogger, "_log_timed_event", timed)
+    patches.hook(utils.ChromiumEventLogger, "log_instant_event", instant)
 
 
-def _span(utils: ModuleType, context: Context, name: str, phase: str, metadata: Mapping[str, Any]) -> None:
+def _span(utils: ModuleType, context: Context, name: str, begins: bool, metadata: Mapping[str, Any]) -> None:
     at, session = stamp(), context.session
-    if phase == "B":
+    if begins:
         function = ""
         if name == _FRAME:
             function = _name_being_compiled()
             _breaks.before = len(utils.graph_break_reasons)
-        if name in _TUNING:
-            session.emit(_tuned(at, metadata))
+        if name in _TUNING:  # the compile that it belongs to has ended, and torch has kept its id
+            kernel = {"compile_id": metadata.get("compile_id"), "name": str(metadata.get("kernel_name"))}
+            session.emit(KernelTuned(**{**at, **kernel}))
         session.emit(SpanStarted(**at, name=name, function=function))
         return
     if name == _FRAME:
@@ -204,13 +187,6 @@ def _span(utils: ModuleType, context: Context, name: str, phase: str, metadata: 
     if metadata.get("cache_state") == "disabled" and (why := context.why_disabled()) is not None:
         metadata = {**metadata, "cache_bypass_reason": why}
     session.emit(SpanEnded(**at, name=name, attributes=metadata))
-
-
-def _tuned(at: dict[str, Any], metadata: Mapping[str, Any]) -> KernelTuned:
-    """Return the event; the compile that it belongs to has ended, and torch has kept its id."""
-    return KernelTuned(
-        **{**at, "compile_id": metadata.get("compile_id")}, name=str(metadata.get("kernel_name"))
-    )
 
 
 def _autograd(utils: ModuleType, session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
@@ -246,8 +222,8 @@ def _name_being_compiled() -> str:
     code = frames.read(frames.CODE)
     if code is None or not (code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS)):
         return _function_name(code)
-    given = frames.read(frames.FRAME_LOCALS)
-    called = given.get("fn") if isinstance(given, dict) else None
+    variables = frames.read(frames.FRAME_LOCALS)
+    called = variables.get("fn") if isinstance(variables, dict) else None
     called = called.func if type(called) is partial else called
     name = getattr(called, "__qualname__", None) if isinstance(called, _FUNCTIONS) else type(called).__name__
     return name.rpartition("<locals>.")[2] if isinstance(name, str) and called is not None else "inner"
@@ -274,6 +250,7 @@ def _frame(
     breaks = len(utils.graph_break_reasons)
     # Most breaks restart the tracing; one at a jump, such as an `if` on data, does not.
     broke = bool(metadata.get("restart_reasons")) or breaks > getattr(_breaks, "before", breaks)
+    last = last_break(utils) if broke else None
     metrics = next(iter(reversed(utils.get_compilation_metrics())), None)
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
@@ -281,8 +258,9 @@ def _frame(
     recompiled = with_cells(session, _guards(getattr(metrics, "recompile_reason", None)))
     failure = _failure(metadata)
     versions = int(metadata.get("cache_size") or 0) + 1  # torch forgets those whose objects are gone
+    limit = int(getattr(sys.modules["torch._dynamo.config"], "recompile_limit", 0))
     if recompiled or failure:
-        _warn_of_limit(session, function, versions if recompiled and not failure else 0)
+        _warn_of_limit(session, function, versions if recompiled and not failure else 0, limit)
         _tell_what_is_left(session, function, file)
     return FrameCompiled(
         **at,
@@ -292,8 +270,8 @@ def _frame(
         operators=metadata.get("graph_op_count"),
         recompile_reason=recompiled,
         versions=versions if recompiled else 0,
-        recompile_limit=_recompile_limit() if recompiled else 0,
-        graph_break_reason=_graph_break(utils, session) if broke else None,
+        recompile_limit=limit if recompiled else 0,
+        graph_break_reason=last and _graph_break(session, last.reason, getattr(last, "user_stack", None)),
         failure=failure,
     )
 
@@ -302,37 +280,27 @@ def _guards(text: str | None) -> str | None:
     """Return the guards that failed, one a line, without the stack traces that torch adds (since 2.13)."""
     if not text:
         return text
-    kept, within = [], False
-    for line in text.splitlines():
-        within = bool(line.strip().startswith(_USERS_TRACE) or (within and not _GUARD_OF.match(line)))
-        if not within and line.strip():
-            kept.append(" ".join(line.split()))
-    return "\n".join(kept)
+    guards, within = [], False
+    for line in map(str.strip, text.splitlines()):
+        within = line.startswith(_USERS_TRACE) or (within and not _GUARD_OF.match(line))
+        if not within and line:
+            guards.append(" ".join(line.split()))
+    return "\n".join(guards)
 
 
-def _recompile_limit() -> int:
-    """Return how often torch compiles one function; 0 where torch does not tell."""
-    config = sys.modules["torch._dynamo.config"]
-    return int(getattr(config, "recompile_limit", 0))
-
-
-def _warn_of_limit(session: Session, function: str, versions: int) -> None:
+def _warn_of_limit(session: Session, function: str, versions: int, limit: int) -> None:
     """Say so where a function is compiled once more at most, and where it was compiled too often.
 
     `versions` is how many there are of it; 0 where it was not compiled again.
     """
-    limit, error = _recompile_limit(), sys.exc_info()[1]
+    error = sys.exc_info()[1]
     reached = _LIMIT.search(str(error)) if type(error).__module__ == "torch._dynamo.exc" else None
+    eagerly = "calls that fit none of these run eagerly; %nbcache why says what differs"
     if reached is not None:
-        session.notice(
-            f"{function} has {reached[2]} versions, the limit (torch._dynamo.config.{reached[1]}): "
-            "calls that fit none of these run eagerly; %nbcache why says what differs"
-        )
+        setting = f"torch._dynamo.config.{reached[1]}"
+        session.notice(f"{function} has {reached[2]} versions, the limit ({setting}): {eagerly}")
     elif limit > 2 and versions + 1 == limit:
-        session.notice(
-            f"{function} has {versions} of at most {limit} versions: one more, and "
-            "calls that fit none of these run eagerly; %nbcache why says what differs"
-        )
+        session.notice(f"{function} has {versions} of at most {limit} versions: one more, and {eagerly}")
 
 
 def _tell_what_is_left(session: Session, function: str, file: str) -> None:
@@ -342,9 +310,7 @@ def _tell_what_is_left(session: Session, function: str, file: str) -> None:
         return
     if frames.read(frames.ONE_GRAPH) or _is_torchs(file):
         return
-    words = words_of_break(getattr(error, "msg", error))
-    if stack := getattr(error, "real_stack", None):
-        words = break_text(session, words, stack[-1].filename, stack[-1].lineno)
+    words = _graph_break(session, getattr(error, "msg", error), getattr(error, "real_stack", None))
     session.notice(f"{function} is left to Python, nothing of it is compiled: {words}; {break_action(words)}")
 
 
@@ -365,7 +331,7 @@ def user_line(session: Session, trace: str) -> str:
     """Return the innermost line of a node's stack trace that is not torch's own, `In[4]:7`; else nothing."""
     for file, line in reversed(_TRACED.findall(trace)):
         if not _is_torchs(file):
-            return f"{_short_place(session, file)}:{line}"
+            return f"{_place(session, file).rpartition(os.sep)[2]}:{line}"
     return ""
 
 
@@ -373,30 +339,21 @@ def _is_torchs(file: str) -> bool:
     return file.startswith(os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), ""))
 
 
-def _short_place(session: Session, file: str) -> str:
-    """Return how a line of a report names a file: a cell's label, or its name without folders."""
-    return _place(session, file).rpartition(os.sep)[2]
-
-
 def _place(session: Session, file: str) -> str:
     cell = session.report_log.code_cell(file)
     return cell.label if cell else file
 
 
-def _graph_break(utils: ModuleType, session: Session) -> str | None:
-    """Return why the frame that has just been compiled ends in a graph break, and where."""
-    reason = last_break(utils)
-    if reason is None:
-        return None
-    stack = getattr(reason, "user_stack", None)
-    words = words_of_break(reason.reason)
+def _graph_break(session: Session, reason: Any, stack: Any) -> str:
+    """Return why there is a graph break, and where, if torch says so."""
+    words = words_of_break(reason)
     return break_text(session, words, stack[-1].filename, stack[-1].lineno) if stack else words
 
 
 def last_break(utils: ModuleType, begin: int = 0) -> Any:
     """Return the last graph break that torch has noted, of those from the one numbered `begin` on."""
-    breaks = [each for each in utils.graph_break_reasons[begin:] if getattr(each, "graph_break", True)]
-    return breaks[-1] if breaks else None
+    reasons = reversed(utils.graph_break_reasons[begin:])
+    return next((reason for reason in reasons if getattr(reason, "graph_break", True)), None)
 
 
 def break_text(session: Session, words: str, file: str, line: int) -> str:
@@ -407,9 +364,8 @@ def break_text(session: Session, words: str, file: str, line: int) -> str:
 def words_of_break(reason: object) -> str:
     """Return why there is a graph break, by what torch says of it in many lines."""
     lines = [line.strip() for line in str(reason).splitlines()]
-    explanation = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), ""
-    )
+    texts = (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:"))
+    explanation = next(texts, "")
     if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
         return "an `if`, `while` or `assert` asks for the value of a tensor"
     if (builtin := _BUILTIN.search(explanation)) is not None:

@@ -8,7 +8,8 @@ import importlib.machinery
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -18,8 +19,8 @@ __all__ = ["ImportHook", "Intended", "Patches", "check_parameters"]
 
 _ABSENT = object()
 _OF_FUNCTIONS = (classmethod, staticmethod)
-_KEPT = ("cache_clear", "cache_info", "cache_parameters")
-"""What a function that `functools` has cached can do beside being called."""
+_OF_CACHED = ("cache_clear", "cache_info", "cache_parameters")
+"""Methods of a function that `functools` has cached."""
 
 
 class Intended(Exception):
@@ -34,17 +35,15 @@ class Patches:
 
     def __init__(
         self,
-        on_fault: Callable[[Exception], object] | None = None,
+        on_fault: Callable[[Exception], object] = lambda error: None,
         places: Mapping[str, str | None] | None = None,
     ) -> None:
         """`places` are the attributes that may be replaced, with their parameters; None allows all."""
         self._undo: list[Callable[[], None]] = []
         self._on_fault = on_fault
         self._places = places
-        self.replaced: list[tuple[Any, str]] = []
-        """What stands in for something, in order: its owner, and the name there."""
         self.hooks: list[tuple[Any, str]] = []
-        """Those of them that cannot fail their caller."""
+        """The hooks, in order: their owners, and the names there."""
         self.off = False
         """Whether the hooks here only call what they replace: one has failed, or `restore` was called."""
 
@@ -64,9 +63,8 @@ class Patches:
 
         self._undo.append(undo)  # before the attribute is set: an interrupt may come between
         setattr(owner, name, value)
-        self.replaced.append((owner, name))
 
-    def hook(self, owner: Any, name: str, stand_in: Callable[..., Any], *, takes: str | None = None) -> None:
+    def hook(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
         """Have `stand_in(original, …)` called with what `owner.name` is called with, until `restore`.
 
         Whatever `stand_in` gets, and whatever goes wrong in it, the caller sees what the original does: what
@@ -74,9 +72,9 @@ class Patches:
         itself raises, and `Intended`, pass. `stand_in` may be a generator function if the original returns an
         iterator.
 
-        TypeError where the original `takes` other parameters: see `check_parameters`.
+        TypeError where the original takes other parameters than the table says: see `check_parameters`.
         """
-        takes = self._parameters(owner, name) if takes is None else takes
+        takes = self._parameters(owner, name)
         descriptor = inspect.getattr_static(owner, name)
         kind = type(descriptor) if isinstance(descriptor, _OF_FUNCTIONS) else None
         original = descriptor if kind is None else descriptor.__func__
@@ -84,9 +82,8 @@ class Patches:
         make = self._generator if inspect.isgeneratorfunction(stand_in) else self.wrapped
         hooked = make(original, stand_in)
         functools.update_wrapper(hooked, original)
-        for each in _KEPT:
-            if hasattr(original, each):
-                setattr(hooked, each, getattr(original, each))
+        for method in filter(partial(hasattr, original), _OF_CACHED):
+            setattr(hooked, method, getattr(original, method))
         self.set(owner, name, hooked if kind is None else kind(hooked))
         self.hooks.append((owner, name))
 
@@ -100,7 +97,7 @@ class Patches:
                 return self._places[place]
         raise TypeError(f"{name} of {owner!r} is not in the table of hooks")
 
-    def within(self, on_fault: Callable[[Exception], object] | None = None) -> Patches:
+    def within(self, on_fault: Callable[[Exception], object] = lambda error: None) -> Patches:
         """Return patches for a while, which may replace what these may."""
         return Patches(on_fault, self._places)
 
@@ -150,11 +147,8 @@ class Patches:
         if self.off:
             return
         self.off = True
-        if self._on_fault is not None:
-            try:
-                self._on_fault(error)
-            except Exception:  # telling of it is no reason to fail a cell either
-                pass
+        with suppress(Exception):  # a fault in the report is no reason to fail a cell either
+            self._on_fault(error)
         logger.info("a hook of torch failed", exc_info=error)
 
     def undo(self, action: Callable[[], None]) -> None:
@@ -164,7 +158,6 @@ class Patches:
     def restore(self) -> None:
         """Put back what was there, newest first; a hook that somebody has wrapped only calls the original."""
         self.off = True
-        self.replaced.clear()
         self.hooks.clear()
         while self._undo:
             self._undo.pop()()
@@ -246,8 +239,10 @@ def check_parameters(original: Any, name: str, takes: str | None) -> None:
         parameters = inspect.signature(original).parameters.values()
     except ValueError:  # it is written in C, and does not tell
         return
-    names = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    if any(each.kind is each.VAR_POSITIONAL for each in parameters):  # perhaps somebody has wrapped it
+    kinds = {parameter.name: parameter.kind for parameter in parameters}
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = [name for name, kind in kinds.items() if kind not in variable]
+    if variable[0] in kinds.values():  # perhaps somebody has wrapped it
         known = known[: len(names)]
     if (names if only else names[: len(known)]) != known:
         raise TypeError(f"{name} takes ({', '.join(map(str, parameters))})")

@@ -15,6 +15,7 @@ import ctypes
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -111,7 +112,7 @@ def steps(
     yield from _imports(session)
     if "torch" not in sys.modules:  # it is not installed, or broken
         return
-    yield from _hash_sources()
+    yield from _await(start_thread(_source_keys, "hashing"))
     sample_on = ""
     while True:
         if imported_here and variables != (now := _variables()):
@@ -147,14 +148,12 @@ def before_fork() -> list[str]:
     for name in _LAYERS.split():
         with contextlib.suppress(Exception):  # the first compile tells what is wrong
             _read_layers(name)
-    packages = [each for each in (torch, sys.modules.get("triton")) if each is not None]
-    roots = [Path(each.__file__).parent for each in packages if each.__file__]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "triton")]
     return [
-        os.path.join(folder, file)
-        for root in roots
-        for folder, _, files in os.walk(root)
-        for file in files
-        if file.endswith(_HASHED)
+        str(path)
+        for file in filter(None, files)
+        for path in Path(file).parent.rglob("*")
+        if path.name.endswith(_HASHED) and path.is_file()
     ]
 
 
@@ -167,10 +166,12 @@ def prefetch_keys(codecache: Any, context: Context, patches: Patches) -> None:
         context.session.attempt("hashing sources ahead", getattr(codecache, name).prefetch)
 
 
-def _hash_sources() -> Steps:
-    """Have the sources of torch and Triton hashed in a thread, and wait for it; a compile would not."""
-    hashing = start_thread(_source_keys, "hashing")
-    while hashing is not None and hashing.is_alive():
+def _absent(*names: str) -> Iterator[str]:
+    return (name for words in names for name in words.split() if name not in sys.modules)
+
+
+def _await(thread: threading.Thread | None) -> Iterator[Pause]:
+    while thread is not None and thread.is_alive():
         yield Pause.SHORT
 
 
@@ -183,15 +184,12 @@ def _source_keys() -> None:
 
 
 def _imports(session: Session) -> Iterator[Slice | Pause]:
-    libraries = None
-    if "torch" not in sys.modules and (folder := _torch_folder()) is not None:
-        libraries = start_thread(partial(_load_libraries, folder), "libraries")
-    for name in _FIRST.split():
-        yield from _import(session, name)
-    while libraries is not None and libraries.is_alive():
-        yield Pause.SHORT
-    for name in ("torch", *_COMPILER.split(), *_LAZY.split()):
-        yield from _import(session, name)
+    libraries = None if "torch" in sys.modules else start_thread(_load_libraries, "libraries")
+    for name in _absent(_FIRST):
+        yield Slice(f"import {name}", partial(_import, session, name))
+    yield from _await(libraries)
+    for name in _absent("torch", _COMPILER, _LAZY):
+        yield Slice(f"import {name}", partial(_import, session, name))
         if "torch" not in sys.modules:
             return
 
@@ -205,28 +203,19 @@ def _read_layers(name: str) -> None:
         get_funcname(getattr(torch.nn.modules, name).__file__, 1)
 
 
-def _torch_folder() -> Path | None:
-    try:
-        spec = find_spec("torch")
-    except (ImportError, ValueError):
-        return None
-    return Path(spec.origin).parent / "lib" if spec is not None and spec.origin else None
-
-
-def _load_libraries(folder: Path) -> None:
+def _load_libraries() -> None:
     """Load torch's shared libraries as its import will, but without the lock that an import holds."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        spec = find_spec("torch")
+        if spec is None or not spec.origin:
+            return
+        folder = Path(spec.origin).parent / "lib"
         ctypes.CDLL(str(folder / "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(folder / "libtorch_python.so"))
 
 
-def _import(session: Session, name: str) -> Iterator[Slice]:
-    if name not in sys.modules:
-        yield Slice(f"import {name}", partial(_quietly_import, session, name))
-
-
-def _quietly_import(session: Session, name: str) -> None:
-    """Import a module if that works; the user's own import of it tells of what does not.
+def _import(session: Session, name: str) -> None:
+    """Import a module if that works; the user's own import reports a failure.
 
     But for torch: where its import has failed once, a second one may say something else.
     """
@@ -236,9 +225,6 @@ def _quietly_import(session: Session, name: str) -> None:
     except Exception as error:
         if name == "torch":
             session.notice(f"importing torch ahead failed: {error!r}")
-
-
-# --- the sample ---------------------------------------------------------------------------------
 
 
 # --- CUDA ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -25,6 +26,7 @@ __all__ = [
     "kernels_are_replaced",
     "loaded",
     "note_unverified",
+    "provide_profile",
     "record",
     "restored",
     "write_for_torch",
@@ -139,3 +141,29 @@ def write_for_torch(session: Session, type: str, key: str, write: Callable[[], A
         write()
     except OSError as error:
         session.rejected(type, key, error)
+
+
+# --- the profile of dynamic shapes (PGO), which torch keeps under a job id of the user's -----------------
+
+
+def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None:
+    """Make the dynamic-shape profile present before `torch._dynamo.pgo` reads it, once a process."""
+    session = context.session
+
+    def look_for(key: str) -> None:
+        if not context.serving():
+            return
+        path = pgo.code_state_path(key)
+        if path is not None and not os.path.exists(path):
+            for artifact in session.find("pgo", key)[:1]:
+                write_for_torch(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
+
+    def get_local_code_state(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
+        session.attempt("making a stored profile present", partial(look_for, cache_key))
+        loaded.profile = True
+        try:
+            return original(cache_key, *args, **kwargs)
+        finally:
+            loaded.profile = False
+
+    patches.hook(pgo, "get_local_code_state", get_local_code_state)

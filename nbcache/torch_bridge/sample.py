@@ -24,24 +24,19 @@ __all__ = ["compile_sample", "run_sample", "sample_key", "sample_steps"]
 
 logger = logging.getLogger(__name__)
 
+_SAMPLE_VERSION = 1
 _ROOM_BYTES = 4 << 30
 """Memory of the card that must be free for another process: a context of CUDA takes half a gigabyte."""
-
-
-_SAMPLE_VERSION = 1
-
-
 _REST_SECONDS = 2.0
-"""How long no cell must have run before a process is started: not amid cells that are run in a row."""
+"""Seconds without a cell before a process is started: not amid cells that are run in a row."""
 _END_SECONDS = 1.0
-"""How long the end of a kernel waits for that process at most."""
+"""Seconds that the end of a kernel waits for that process at most."""
 
 
 def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> Steps:
     """Restore the sample; where it is not stored, or parts of it are gone, have it compiled elsewhere first.
 
-    Where that does not help, as under other settings than the usual, or where it could not be compiled, it
-    is not tried again with this compiler.
+    Where that fails, or does not help, as under unusual settings, it is tried once with this compiler.
     """
     key, failed = sample_key(device), sample_key(device, failed_with=compiler_identity() or "none")
     for may_compile in (True, False):
@@ -62,14 +57,15 @@ def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> 
 
 def _restored_sample(session: Session, device: str, key: str) -> Generator[Slice | Pause, None, bool]:
     """Restore the sample, and return whether it could be."""
-    sample = _Restoring(session, device)
-    yield Slice("trace a sample", partial(sample.run, training=False, backend="eager"))
+    faults: list[Exception] = []
+    restore = partial(_restore, session, device, faults)
+    yield Slice("trace a sample", partial(restore, training=False, backend="eager"))
     for training in (False, True):
-        yield Slice(f"restore a sample for {device}", partial(sample.run, training=training))
-    if sample.stored:
+        yield Slice(f"restore a sample for {device}", partial(restore, training=training))
+    if not faults:
         session.cache.record("probe", key, b"1", made=False)
         yield Slice("vector instruction sets", _choose_instruction_set)
-    return sample.stored
+    return not faults
 
 
 def sample_key(device: str, failed_with: str | None = None) -> str:
@@ -82,34 +78,27 @@ def sample_key(device: str, failed_with: str | None = None) -> str:
 
 def run_sample(session: Session, device: str) -> float | None:
     """Return the result of the sample in inference, compiled from what is stored; None where it is not."""
-    return _Restoring(session, device).run(training=False) if is_as_usual() else None
+    return _restore(session, device, [], training=False) if is_as_usual() else None
 
 
-class _Restoring:
-    """Compiles the sample from what is stored, or not at all."""
+def _restore(
+    session: Session, device: str, faults: list[Exception], *, training: bool, backend: str = "inductor"
+) -> float | None:
+    """Compile the sample from what is stored, or not at all: after a fault nothing is tried.
 
-    def __init__(self, session: Session, device: str) -> None:
-        self._session = session
-        self._device = device
-        self.stored = True
-
-    def run(self, *, training: bool, backend: str = "inductor") -> float | None:
-        """Compile the sample, unless that failed before; whatever stops it is no matter for the user.
-
-        Returns the result of inference; None where there is none.
-        """
-        if self.stored:
-            try:
-                with restoring_only():
-                    return compile_sample(self._session, self._device, training=training, backend=backend)
-            except Exception:  # most often NotStored, within an error of torch's
-                logger.info("the sample is not restored", exc_info=True)
-                self.stored = False
+    Returns the result of inference; None without one.
+    """
+    try:
+        with restoring_only():
+            return None if faults else compile_sample(session, device, training=training, backend=backend)
+    except Exception as error:  # most often NotStored, within an error of torch's
+        logger.info("the sample is not restored", exc_info=True)
+        faults.append(error)
         return None
 
 
 def _choose_instruction_set() -> None:
-    """Have torch choose its vector instructions from stored answers, for what is compiled anew later."""
+    """Have torch choose its vector instructions from stored answers, for later compiles."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     with contextlib.suppress(NotStored), restoring_only():

@@ -299,7 +299,7 @@ def _lack(name: str, path: str | None, variable: str, package: str, without: str
 
 def _caches(switched: Iterable[str] = ()) -> Checks:
     """Check torch's caches; `switched` are the settings that were switched by `%nbcache config`."""
-    off = switched_off(tuple(switched))
+    off = list(switched_off(tuple(switched)))
     for setting in off:
         state = CheckState.NOTE if setting.hits else CheckState.PROBLEM
         yield Check("torch's caches", state, f"{setting.setting}: {setting.means}", setting.remedy)

@@ -370,21 +370,6 @@ def all_empty() -> list[str]:
     return problems
 
 
-def all_logged() -> list[str]:
-    """Return what is wrong where torch's logger of phases is asked for all that a logger has."""
-    import torch._dynamo.utils as utils
-
-    problems: list[str] = []
-    with installed():
-        ours = utils.get_chromium_event_logger()
-        if ours is not utils.CHROMIUM_EVENT_LOG or type(ours) is utils.ChromiumEventLogger:
-            problems.append(f"{type(ours)} logs")
-        problems += [f"no {name}" for name in dir(utils.ChromiumEventLogger()) if not hasattr(ours, name)]
-        with utils.dynamo_timed("a phase", log_pt2_compile_event=True):
-            utils.CompileEventLogger.instant("something", {})
-    return problems
-
-
 # --- a cell -----------------------------------------------------------------------------------------
 
 

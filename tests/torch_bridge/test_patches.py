@@ -136,7 +136,7 @@ def test_what_the_original_raises_or_a_hook_intends_passes_and_is_no_fault() -> 
             if b == 0:
                 raise RuntimeError("while the original's error is under way")
 
-    faults.patches.hook(module, "divide", divide, takes="a b")
+    faults.patches.hook(module, "divide", divide)
 
     assert module.divide(1, 2) == 0.5
     with pytest.raises(Intended):
@@ -183,7 +183,7 @@ def test_a_function_that_takes_other_arguments_is_not_hooked(takes: str) -> None
     before = module.f
 
     with pytest.raises(TypeError, match="f takes"):
-        Patches().hook(module, "f", lambda original, *args: None, takes=takes)
+        Patches(places={"f": takes}).hook(module, "f", lambda original, *args: None)
     assert module.f is before
 
 

@@ -12,83 +12,70 @@ from nbcache.artifacts.mega_cache import AUTOTUNE_KEY
 from nbcache.torch_bridge.recording import loaded, write_for_torch
 
 if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["provide_autotune", "provide_tuning_to_workers"]
+__all__ = ["provide_autotune"]
+
+_RESTORING = "making a stored tuning result present"
 
 
 def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Make a kernel's best configuration present before this process reads it.
+    """Make a kernel's best configuration present before this process reads it, or a worker compiles it.
 
     The class that reads it stands in `torch._inductor.remote_cache` on 2.13, and in
-    `torch._inductor.runtime.autotune_cache` on 2.11. torch joins the key of such an artifact to its
-    cache folder unchecked, so only keys of the form that torch itself makes are let through.
+    `torch._inductor.runtime.autotune_cache` on 2.11. Workers get kernels from `AsyncCompile.triton`. torch
+    joins the key of such an artifact to its cache folder unchecked, so only keys of torch's own form pass.
     """
     session = context.session
-    backend = vars(module).get("LocalCacheBackend") or vars(module).get("_LocalAutotuneCacheBackend")
-    if backend is None and module.__name__.endswith("autotune_cache"):
-        raise AttributeError(f"{module.__name__} has no backend for this machine")
-    if backend is None or backend.__module__ != module.__name__:
-        return
 
-    def make_present(self: Any, path: str, key: str) -> None:
-        if context.serving():
-            _provide_tuning(session, key, path, partial(self._put, path))
+    def provide(key: str, path: str, write: Callable[[bytes], Any]) -> None:
+        """Write the configuration that is stored under `key`, unless there is a file at `path` already."""
+        if AUTOTUNE_KEY.fullmatch(key) and context.serving() and not os.path.exists(path):
+            for artifact in session.find("autotune", key)[:1]:
+                write_for_torch(session, "autotune", key, partial(write, artifact.content))
 
     def _get(original: Any, self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
-        key = "/".join(path.split(os.sep)[-2:])
-        session.attempt("making a stored tuning result present", partial(make_present, self, path, key))
-        found = original(self, path, *args, **kwargs)
-        loaded.tuning = None if found is None else key
-        return found
+        key = _key(path)
+        session.attempt(_RESTORING, partial(provide, key, path, partial(self._put, path)))
+        content = original(self, path, *args, **kwargs)
+        loaded.tuning = None if content is None else key
+        return content
 
-    patches.hook(backend, "_get", _get)
-
-
-def provide_tuning_to_workers(async_compile: ModuleType, context: Context, patches: Patches) -> None:
-    """Make a kernel's best configuration present before a worker compiles it: `AsyncCompile.triton`.
-
-    The manifest does not name what other notebooks have tuned. (Never run on a GPU yet.)
-    """
-    session = context.session
-
-    def make_present(source: str) -> None:
+    def provide_to_worker(source: str) -> None:
         from torch._inductor.codecache import get_hash, get_path
         from torch._inductor.runtime.autotune_cache import AutotuneCache
 
-        elsewhere = async_compile.AsyncCompile.use_process_pool()
-        if not elsewhere or async_compile.CompiledTritonKernels.get(source) is not None:
-            return  # no worker compiles it: `provide_autotune` serves this process
-        if not context.serving():
-            return
+        elsewhere = module.AsyncCompile.use_process_pool()
+        if not elsewhere or module.CompiledTritonKernels.get(source) is not None:
+            return  # no worker compiles it: `_get` serves this process
         file = get_path(get_hash(source.strip()), "py")[2]  # where `PyCodeCache.write` will put it
         cache = AutotuneCache.create({}, file, "")
         if cache is not None and cache.local_cache is not None:
             path = cache.local_cache[1]
-            key = "/".join(path.split(os.sep)[-2:])
-            _provide_tuning(session, key, path, partial(_write_tuning, key))
+            provide(_key(path), path, partial(_write, _key(path)))
 
-    def provided(
+    def triton(
         original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
     ) -> Any:
-        session.attempt("making a stored tuning result present", partial(make_present, source_code))
+        session.attempt(_RESTORING, partial(provide_to_worker, source_code))
         return original(self, kernel_name, source_code, *args, **kwargs)
 
-    patches.hook(async_compile.AsyncCompile, "triton", provided)
+    if module.__name__.endswith("async_compile"):
+        patches.hook(module.AsyncCompile, "triton", triton)
+        return
+    backend = vars(module).get("LocalCacheBackend") or vars(module).get("_LocalAutotuneCacheBackend")
+    if backend is None and module.__name__.endswith("autotune_cache"):
+        raise AttributeError(f"{module.__name__} has no backend for this machine")
+    if backend is not None and backend.__module__ == module.__name__:
+        patches.hook(backend, "_get", _get)
 
 
-def _write_tuning(key: str, content: bytes) -> None:
+def _key(path: str) -> str:
+    return "/".join(path.split(os.sep)[-2:])
+
+
+def _write(key: str, content: bytes) -> None:
     from torch.compiler._cache import CacheArtifactFactory
 
     CacheArtifactFactory.create("autotune", key, content).populate_cache()
-
-
-def _provide_tuning(session: Session, key: str, path: str, write: Callable[[bytes], Any]) -> None:
-    """Write the best configuration that is stored under `key`, unless there is a file at `path` already."""
-    if not AUTOTUNE_KEY.fullmatch(key) or os.path.exists(path):
-        return
-    content = next((artifact.content for artifact in session.find("autotune", key)), None)
-    if content is not None:
-        write_for_torch(session, "autotune", key, partial(write, content))

@@ -7,6 +7,7 @@ import pickle
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +37,11 @@ _OF_TRITON = frozenset({"triton", "wait"})
 def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Write what the levels beyond hold for a key into torch's folder before torch looks there.
 
-    `GuardedCache.iterate_over_candidates` is what both the FX graph cache and the AOTAutograd cache
-    ask. torch's remote-cache interface would do for one entry a key only, while torch keeps a
-    variant for each set of guards, and what it finds remotely it does not write to its folder.
-    The shared level is asked where no nearer one has a graph whose guards hold; then, where that has none
-    either, whether another kernel is compiling it just now.
+    Both the FX graph cache and the AOTAutograd cache ask `GuardedCache.iterate_over_candidates`. torch's
+    remote-cache interface serves one entry a key only, while torch keeps a variant for each set of guards,
+    and what it finds remotely it does not write to its folder. The shared level is asked where no nearer one
+    has a graph whose guards hold; then, where that has none either, whether another kernel is compiling it
+    just now.
 
     Where `provide_kernels` is off, torch itself would compile the C++ kernels of a foreign graph. Their
     source may need other vector instructions than torch chooses here, and keys leave these out. torch gets no
@@ -54,23 +55,20 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         populate_graph(codecache, session, cls, type, key)
         return True
 
-    def shared(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
-        """Write what the shared level has beyond what was tried into torch's folder, and return it."""
-        return written(cls, type, key, tried, session.find_shared(type, key))
+    def others(type: str, key: str, tried: set[bytes]) -> Iterator[Sequence[Artifact]]:
+        """Yield the shared level's artifacts; then wait while another kernel compiles the graph."""
+        yield session.find_shared(type, key)
+        if type == "inductor" and not is_restoring_only():
+            session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
+            try:
+                made = session.wait_for_other_kernel(key, tried)
+            finally:
+                session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
+            yield made
 
-    def awaited(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
-        """Wait while another kernel compiles the graph, and do the same with what it made."""
-        if type != "inductor" or is_restoring_only():
-            return []
-        session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
-        try:
-            found = session.wait_for_other_kernel(key, tried)
-        finally:
-            session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
-        return written(cls, type, key, tried, found)
-
-    def written(cls: Any, type: str, key: str, tried: set[bytes], found: Sequence[Artifact]) -> list[bytes]:
-        contents = [each.content for each in found if each.content not in tried]
+    def untried(cls: Any, type: str, key: str, tried: set[bytes], asked: Iterator[Any]) -> list[bytes]:
+        """Write what others have beyond what was tried into torch's folder, and return it."""
+        contents = [artifact.content for artifact in next(asked, ()) if artifact.content not in tried]
         populate(codecache, session, cls, type, key, contents)
         return contents
 
@@ -101,8 +99,10 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
             yield candidate
         if not (serves and type):
             return
-        for ask in (shared, awaited):
-            for content in session.attempt("asking others", partial(ask, cls, type, key, tried)) or ():
+        asked = others(type, key, tried)
+        for _ in range(2):
+            ask = partial(untried, cls, type, key, tried, asked)
+            for content in session.attempt("asking others", ask) or ():
                 tried.add(content)
                 try:
                     candidate = (pickle.loads(content), content, True)
@@ -117,41 +117,41 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
 
 
 def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: str, key: str) -> None:
-    """Write those variants of a graph into the folder of `cache`, a class of torch's, that it lacks."""
-    present = _names(cache._get_tmp_dir_for_key(key))
-    absent = [
-        artifact.content
-        for artifact in session.cache.find(type, key)
-        if not present or codecache.sha256_hash(artifact.content) not in present
-    ]
-    if absent and present:  # what torch has of it already may be what it hits
-        _write(codecache, session, cache, type, key, absent)
-    else:
-        populate(codecache, session, cache, type, key, absent)
+    """Write those variants of a graph into the folder of `cache`, a torch class, that it lacks."""
+    try:
+        names = os.listdir(cache._get_tmp_dir_for_key(key))
+    except OSError:
+        names = []
+    present = {name for name in names if not name.startswith(".")}
+    contents = [artifact.content for artifact in session.cache.find(type, key)]
+    absent = [content for content in contents if not present or codecache.sha256_hash(content) not in present]
+    # What torch has of it already may be what it hits.
+    populate(codecache, session, cache, type, key, absent, is_restored=not present)
 
 
 def populate(
-    codecache: ModuleType, session: Session, cache: Any, type: str, key: str, contents: Sequence[bytes]
+    codecache: ModuleType,
+    session: Session,
+    cache: Any,
+    type: str,
+    key: str,
+    contents: Sequence[bytes],
+    *,
+    is_restored: bool = True,
 ) -> None:
-    """Write graphs that torch does not have into the folder of `cache`, a class of torch's."""
-    _write(codecache, session, cache, type, key, contents)
-    if contents:
-        session.cache.mark_restored(type, key)
-
-
-def _write(
-    codecache: ModuleType, session: Session, cache: Any, type: str, key: str, contents: Sequence[bytes]
-) -> None:
+    """Write graphs that torch does not have into the folder of `cache`, a torch class."""
     if contents and type == "inductor":
         write_for_torch(session, type, key, partial(_note_provided, codecache, key))
     for content in contents:
         write_for_torch(session, type, key, partial(cache._write_to_local_cache, key, content))
+    if contents and is_restored:
+        session.cache.mark_restored(type, key)
 
 
 def is_foreign(codecache: ModuleType, session: Session, key: str) -> bool:
     """Return whether nbcache has put a graph into torch's folder: this kernel, or an earlier one."""
     level, _ = session.cache.origin_of("inductor", key)
-    return level is not Level.L0 or os.path.exists(_provided(codecache, key))
+    return level is not Level.L0 or _provided(codecache, key).exists()
 
 
 def _loads_no_cpp(type: str | None, entry: Any) -> bool:
@@ -171,17 +171,9 @@ def being_loaded() -> bytes:
 
 def _note_provided(codecache: ModuleType, key: str) -> None:
     path = _provided(codecache, key)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb"):
-        pass
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
 
 
-def _provided(codecache: ModuleType, key: str) -> str:
-    return os.path.join(codecache.cache_dir(), _PROVIDED, key)
-
-
-def _names(folder: str) -> set[str]:
-    try:
-        return {name for name in os.listdir(folder) if not name.startswith(".")}
-    except OSError:
-        return set()
+def _provided(codecache: ModuleType, key: str) -> Path:
+    return Path(codecache.cache_dir(), _PROVIDED, key)

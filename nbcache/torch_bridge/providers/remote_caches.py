@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["renew_autograd_cache", "replace_backends"]
+__all__ = ["replace_backends"]
 
 _UNVERIFIED = ("RemoteAutotuneCache", "RemoteDynamoPGOCache")
 """Caches of torch's own whose hits it records as if it had made them."""
@@ -39,8 +39,18 @@ def replace_backends(module: ModuleType, context: Context, patches: Patches) -> 
 
     torch makes most of them anew for each use (`create_cache`); its own settings say which are in use. While
     the session does not share, torch's own Redis serves them. Artifacts from there are noted, since they must
-    not be stored as if they had been made here.
+    not be stored as if they had been made here. AOTAutograd's cache keeps its first remote one; while the
+    session shares, it makes one for each use.
     """
+    session = context.session
+    if (entries := getattr(module, "AOTAutogradCache", None)) is not None:
+        make = entries.get_remote_cache.__wrapped__
+
+        def get_remote_cache(original: Any) -> Any:
+            return make() if session.shares else original()
+
+        patches.hook(entries, "get_remote_cache", get_remote_cache)
+        return
 
     class Backend(module.RemoteCacheBackend):  # type: ignore[name-defined]
         """Has nothing, and keeps nothing."""
@@ -52,23 +62,13 @@ def replace_backends(module: ModuleType, context: Context, patches: Patches) -> 
             return None
 
     cache = module.RedisRemoteCache
-    override = _WhileSharing(context.session, Backend, cache.backend_override_cls)
+    override = _WhileSharing(session, Backend, cache.backend_override_cls)
     patches.set(cache, "backend_override_cls", override)
 
-    def watched(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, *args, **kwargs)
-        note_unverified(None if isinstance(self.backend, Backend) else found)
-        return found
+    def _get(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = original(self, *args, **kwargs)
+        note_unverified(None if isinstance(self.backend, Backend) else value)
+        return value
 
     for name in _UNVERIFIED:
-        patches.hook(vars(module)[name], "_get", watched)
-
-
-def renew_autograd_cache(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Have the AOTAutograd cache make its remote cache anew while sharing: torch keeps the first for good."""
-    session, make = context.session, module.AOTAutogradCache.get_remote_cache.__wrapped__
-
-    def get_remote_cache(original: Any) -> Any:
-        return make() if session.shares else original()
-
-    patches.hook(module.AOTAutogradCache, "get_remote_cache", get_remote_cache)
+        patches.hook(vars(module)[name], "_get", _get)
