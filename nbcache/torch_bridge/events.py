@@ -428,45 +428,39 @@ def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches
         if tuner is not None:
             tuner.compile_id = CompileContext.current_compile_id()
 
-    def counted(
+    def triton(
         original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
     ) -> Any:
         session.attempt(_FOLLOWING, partial(loaded, kernel_name, source_code))
         return original(self, kernel_name, source_code, *args, **kwargs)
 
-    patches.hook(async_compile.AsyncCompile, "triton", counted)
+    patches.hook(async_compile.AsyncCompile, "triton", triton)
 
 
 def follow_candidates(select_algorithm: ModuleType, context: Context, patches: Patches) -> None:
     """Count the candidates that this process times: `AlgorithmSelectorCache.benchmark_choice`."""
-    selector, session = select_algorithm.AlgorithmSelectorCache, context.session
+    selector, session, timed = select_algorithm.AlgorithmSelectorCache, context.session, threading.local()
 
     def tell(done: int, choices: int) -> None:
         session.emit(CandidateTimed(**stamp(), done=done, all=choices))
 
-    timed: dict[int, list[int]] = {}
-    """By thread, how many were timed, and how many there are."""
-
-    def choices_timed(original: Any, cls: Any, choices: Any, *args: Any, **kwargs: Any) -> Any:
-        thread = threading.get_ident()
-        around = timed.get(thread)  # where a choice is a graph that is tuned itself
-        timed[thread] = [0, len(choices)]
-        session.attempt(_FOLLOWING, partial(tell, *timed[thread]))
+    def benchmark_choices(original: Any, cls: Any, choices: Any, *args: Any, **kwargs: Any) -> Any:
+        outer = getattr(timed, "counts", None)  # where a choice is a graph that is tuned itself
+        timed.counts = [0, len(choices)]
+        session.attempt(_FOLLOWING, partial(tell, *timed.counts))
         try:
             return original(cls, choices, *args, **kwargs)
         finally:
-            timed.pop(thread, None)
-            if around is not None:
-                timed[thread] = around
-            session.attempt(_FOLLOWING, partial(tell, *(around or (0, 0))))
+            timed.counts = outer
+            session.attempt(_FOLLOWING, partial(tell, *(outer or (0, 0))))
 
-    def choice_timed(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def benchmark_choice(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(cls, *args, **kwargs)
         finally:
-            if (counted := timed.get(threading.get_ident())) is not None:
-                counted[0] += 1
-                session.attempt(_FOLLOWING, partial(tell, *counted))
+            if counts := getattr(timed, "counts", None):
+                counts[0] += 1
+                session.attempt(_FOLLOWING, partial(tell, *counts))
 
-    patches.hook(selector, "benchmark_choices", choices_timed)
-    patches.hook(selector, "benchmark_choice", choice_timed)
+    patches.hook(selector, "benchmark_choices", benchmark_choices)
+    patches.hook(selector, "benchmark_choice", benchmark_choice)
