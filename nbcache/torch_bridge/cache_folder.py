@@ -29,7 +29,7 @@ from nbcache.core.key import digest
 from nbcache.core.model import Environment
 from nbcache.core.trust import Policy
 from nbcache.torch_bridge.cache_settings import FOLDER
-from nbcache.torch_bridge.providers.cpp_kernels import KERNELS
+from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -285,6 +285,8 @@ def _empty(folder: Path) -> None:
     """
     for name in _CACHES:
         shutil.rmtree(folder / name, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (folder / KERNELS / CLEARED).touch()
     for path in [path for path in folder.rglob("*") if path.is_file()]:
         if KERNELS in path.parts or path == folder / OWN:  # running kernels may store theirs again
             continue

@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["KERNELS", "compiled_since", "kernel_key", "place", "provide_kernels", "provide_probes"]
+__all__ = ["CLEARED", "KERNELS", "compiled_since", "kernel_key", "place", "provide_kernels", "provide_probes"]
 
 KERNELS = "nbcache_kernels"
 """Folder in torch's cache folder for restored shared objects: kernels, and modules of Triton."""
+CLEARED = "cleared"
+"""File in there whose time says when the user last cleared all."""
 _CLOCK_TICK = 0.01
 """Seconds by which the clock of file times may be behind."""
 _BUILD_VARIABLES = """
@@ -116,8 +118,13 @@ class _Kernels:
         # After a fault (no answer) the graph may be a stored one all the same.
         serves = answer is None or key is not None
         graph = _stored_graph(self._codecache, self._session) if serves else None
-        if graph is not None and not attempt("asking the CPU", partial(self._may_be_compiled, graph)):
-            raise self._give_up(graph, "is missing")
+        if graph is not None:
+            if key is not None:
+                load = attempt("restoring a kernel", partial(self._in_folder, cls, key))
+            if load is not None:
+                return load
+            if not attempt("asking the CPU", partial(self._may_be_compiled, graph)):
+                raise self._give_up(graph, "is missing")
         must_be_stored(key or "a C++ kernel")
         began, earlier = time.time(), set(cls.cache)
         try:
@@ -158,11 +165,37 @@ class _Kernels:
                 cache.record("cpp_kernel", key, path.read_bytes, made=is_compiled or self._context.owned())
             return key, load
         for artifact in self._session.find("cpp_kernel", key)[:1]:
-            if (library := _load(self._codecache, cls, self._session, artifact)) is not None:
+            if (load := self._load(cls, artifact)) is not None:
                 cache.mark_restored("cpp_kernel", key)
-                self._trusted[slot] = _path(self._codecache.cache_dir(), artifact), False
-                return key, cls.cache.setdefault(slot, lambda: library)
+                return key, load
         return key, None
+
+    def _in_folder(self, cls: Any, key: str) -> Callable[[], Any] | None:
+        """Return a function that loads a kernel from torch's folder, where the store has lost it.
+
+        It was restored there since the folder was last cleared.
+        """
+        cache_folder = self._codecache.cache_dir()
+        cleared = Path(cache_folder, KERNELS, CLEARED)
+        oldest = cleared.stat().st_mtime if cleared.exists() else 0.0
+        paths = Path(cache_folder, KERNELS, key[:2]).glob(f"{key}-*.so")
+        for path in paths if self._context.owned() else ():
+            artifact = Artifact("cpp_kernel", key, path.read_bytes())
+            if path != _path(cache_folder, artifact) or path.stat().st_mtime <= oldest:
+                continue
+            if (load := self._load(cls, artifact)) is not None:
+                self._session.cache.record("cpp_kernel", key, artifact.content, made=True)
+                return load
+        return None
+
+    def _load(self, cls: Any, artifact: Artifact) -> Callable[[], Any] | None:
+        library = _load(self._codecache, cls, self._session, artifact)
+        if library is None:
+            return None
+        slot = self._slot(artifact.key)
+        self._trusted[slot] = _path(self._codecache.cache_dir(), artifact), False
+        load: Callable[[], Any] = cls.cache.setdefault(slot, lambda: library)
+        return load
 
     # --- what is compiled -----------------------------------------------------------------------
 
