@@ -423,11 +423,9 @@ def _is_safe_below(folder: Path, name: str) -> bool:
     In a folder that nobody else can enter, others write to nothing, whatever modes torch has made it with.
     """
     inner = folder / name
-    if not os.path.lexists(inner):
-        return True
-    if not _is_closed(folder.resolve()) or inner.is_symlink():
+    if os.path.lexists(inner) and (inner.is_symlink() or not _is_closed(folder.resolve())):
         return is_safe(inner)
-    return _fault(inner) is None
+    return not os.path.lexists(inner) or _fault(inner) is None
 
 
 def secure(folder: Path) -> bool:
@@ -447,10 +445,11 @@ def secure(folder: Path) -> bool:
     folder.rename(aside)
     _make(folder)
     _remove(aside)
-    if (fault := _fault(folder)) is not None:
+    fault = _fault(folder)
+    if fault is None and not _is_closed(folder):
+        fault = "cannot be closed to others: its filesystem keeps no permissions"
+    if fault is not None:
         raise _refused(folder, fault)
-    if not _is_closed(folder):
-        raise _refused(folder, "cannot be closed to others: its filesystem keeps no permissions")
     return True
 
 
@@ -492,12 +491,11 @@ def _foreign_parent(folder: Path) -> str | None:
         if status.st_uid not in (0, os.geteuid()):
             return f"{parent} belongs to user {status.st_uid}, who can replace what is in it"
         writable = status.st_mode & _OTHERS_WRITE
-        if writable == stat.S_IWGRP and _is_own_group(status.st_gid):
-            writable = 0
-        if writable and not status.st_mode & stat.S_ISVTX:
-            return (
-                f"{parent} can be written to by others, who can replace what is in it: it has no sticky bit"
-            )
+        if not writable or status.st_mode & stat.S_ISVTX:
+            continue
+        if writable != stat.S_IWGRP or not _is_own_group(status.st_gid):
+            why = "can be written to by others, who can replace what is in it: it has no sticky bit"
+            return f"{parent} {why}"
     return None
 
 

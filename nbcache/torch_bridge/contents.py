@@ -64,10 +64,8 @@ def _guards_of(compile_id: str, session: Session) -> tuple[tuple[str, ...], str]
     try:
         for entry in _entries():
             if str(entry.compile_id) == compile_id:
-                parts = [
-                    readable(with_cells(session, str(each)) or "") for each in entry.guard_manager.code_parts
-                ]
-                return tuple(sorted(parts, key=_rank)), ""
+                texts = (with_cells(session, str(part)) or "" for part in entry.guard_manager.code_parts)
+                return tuple(sorted(map(readable, texts), key=_rank)), ""
     except Exception as error:  # whatever this torch calls it
         logger.info("guards could not be read", exc_info=error)
         return (), f"this version of torch does not show them ({type(error).__name__})"

@@ -60,9 +60,6 @@ _AUTOGRAD = {
 }
 _breaks = threading.local()
 """`before`: how many graph breaks torch had noted when the compile on this thread began."""
-_OUTVOTED = "autograd_cache_cross_rank_miss"
-_outvoted = 0
-"""How often other processes of a distributed program have lacked what this one had found, so far."""
 _FOLLOWING = "following a compile"
 _FIRST_OF_TORCH = "torch._utils"
 _KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
@@ -160,7 +157,7 @@ def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
     def instant(original: Any, self: Any, name: str, time_ns: int, *args: Any, **kwargs: Any) -> Any:
         if (outcome := _AUTOGRAD.get(name)) is not None:
             metadata = (args[0] if args else kwargs.get("metadata")) or {}
-            session.attempt(_FOLLOWING, partial(_autograd, utils, session, outcome, metadata))
+            session.attempt(_FOLLOWING, partial(_autograd, session, outcome, metadata))
         return original(self, name, time_ns, *args, **kwargs)
 
     patches.hook(utils.ChromiumEventLogger, "_log_timed_event", timed)
@@ -189,7 +186,7 @@ def _span(utils: ModuleType, context: Context, name: str, begins: bool, metadata
     session.emit(SpanEnded(**at, name=name, attributes=metadata))
 
 
-def _autograd(utils: ModuleType, session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
+def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
     session.emit(
         AutogradLookup(
             **stamp(),
@@ -198,19 +195,8 @@ def _autograd(utils: ModuleType, session: Session, outcome: Outcome, metadata: M
             reason=_first_line(metadata.get("cache_bypass_reason")),
             forward_saved_seconds=_scaled(metadata.get("forward_time_saved_ms"), 1e-3),
             backward_saved_seconds=_scaled(metadata.get("backward_time_saved_ms"), 1e-3),
-            outvoted=outcome is Outcome.MISS and _was_outvoted(utils),
         )
     )
-
-
-def _was_outvoted(utils: ModuleType) -> bool:
-    """Return whether the miss that torch reports now was a hit here, but not in another process (since 2.15).
-
-    torch counts those (`_sync_cache_decision_cross_ranks`), until the user has it count anew.
-    """
-    global _outvoted
-    before, _outvoted = _outvoted, utils.counters["aot_autograd"].get(_OUTVOTED, 0)
-    return bool(_outvoted > before)
 
 
 def _name_being_compiled() -> str:

@@ -54,7 +54,7 @@ class Found:
 
 @functools.cache
 def found() -> Found:
-    """Return what is here, found out once in a process and its children."""
+    """Return the GPUs that are here, asked once in a process and its children."""
     try:
         import pynvml
     except ImportError:
@@ -64,7 +64,8 @@ def found() -> Found:
             return _ask(pynvml)
         except pynvml.NVMLError as error:
             failure = str(error)
-    gpus = tuple(_listed()) or tuple(_signs())
+    signs = (len(list(_ROOT.glob(sign))) for sign in _SIGNS)
+    gpus = tuple(_listed()) or (Gpu(_NO_NAME),) * next(filter(None, signs), 0)
     return Found(gpus, failure=failure if gpus else "")
 
 
@@ -185,14 +186,6 @@ def _listed() -> Iterator[Gpu]:
             values = {label.strip(): value.strip() for label, _, value in lines}
             name = values.get("Model", "Unknown")
             yield Gpu(_NO_NAME if name == "Unknown" else name, values.get("GPU UUID", ""))
-
-
-def _signs() -> Iterator[Gpu]:
-    """Yield a GPU for each sign of one, nameless."""
-    for sign in _SIGNS:
-        if count := len(list(_ROOT.glob(sign))):
-            yield from [Gpu(_NO_NAME)] * count
-            return
 
 
 # --- what Triton needs --------------------------------------------------------------------------

@@ -251,9 +251,9 @@ def check_parameters(original: Any, name: str, takes: str | None) -> None:
 class ImportHook(importlib.abc.MetaPathFinder):
     """Calls a function after a module has been imported, on the thread that imports it.
 
-    A module in `around` is executed within that context.
-    The function runs once: at once where the module is there already, otherwise as the last part
-    of the module's own execution, so that nobody sees the module without it.
+    A module in `around` is executed within that context. The function runs once: at once where the module is
+    there already, otherwise as the last part of the module's own execution, so that nobody sees the module
+    without it.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
                 continue
             spec: importlib.machinery.ModuleSpec | None = find(fullname, path, target)
             if spec is not None:
-                self._follow(spec, fullname)
+                self._follow(spec.loader, fullname)
                 return spec
         return None
 
@@ -306,14 +306,11 @@ class ImportHook(importlib.abc.MetaPathFinder):
 
         Kernels that are forked from a nursery call this on all finders.
         """
-        for name in names:
-            if action := self._actions.pop(name, None):
-                action(sys.modules[name])
+        for name in filter(self._actions.__contains__, names):
+            self._actions.pop(name)(sys.modules[name])
 
-    def _follow(self, spec: importlib.machinery.ModuleSpec, name: str) -> None:
-        loader = spec.loader
-        execute = getattr(loader, "exec_module", None)
-        if loader is None or execute is None:
+    def _follow(self, loader: Any, name: str) -> None:
+        if (execute := getattr(loader, "exec_module", None)) is None:
             return
 
         def exec_module(module: ModuleType) -> None:
@@ -323,4 +320,4 @@ class ImportHook(importlib.abc.MetaPathFinder):
             if action := self._actions.pop(name, None):
                 action(module)
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]
+        loader.exec_module = exec_module

@@ -104,13 +104,13 @@ def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]
     """Return what `use` makes of the newest artifact that is stored; None without one that it can use."""
     for artifact in session.find(type, key)[:1]:
         try:
-            found = use(artifact)
+            used = use(artifact)
         except (OSError, ImportError, FormatError) as error:
             session.rejected(type, key, error)
-            continue
-        session.cache.mark_restored(type, key)
-        count_and_record(session, artifact, made=False)
-        return found
+        else:
+            session.cache.mark_restored(type, key)
+            count_and_record(session, artifact, made=False)
+            return used
     return None
 
 
@@ -150,16 +150,14 @@ def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None
     """Make the dynamic-shape profile present before `torch._dynamo.pgo` reads it, once a process."""
     session = context.session
 
-    def look_for(key: str) -> None:
-        if not context.serving():
-            return
-        path = pgo.code_state_path(key)
+    def make_present(key: str) -> None:
+        path = pgo.code_state_path(key) if context.serving() else None
         if path is not None and not os.path.exists(path):
             for artifact in session.find("pgo", key)[:1]:
                 write_for_torch(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
 
     def get_local_code_state(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
-        session.attempt("making a stored profile present", partial(look_for, cache_key))
+        session.attempt("making a stored profile present", partial(make_present, cache_key))
         loaded.profile = True
         try:
             return original(cache_key, *args, **kwargs)
