@@ -9,28 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nbcache.torch_bridge import (
-    TorchBridge,
-    contents,
-    events,
-    lookups,
-    portable,
-    prewarm,
-    recording,
-    templates,
-)
+from nbcache.torch_bridge import TorchBridge, contents, events, lookups, portable, prewarm, recording
 from nbcache.torch_bridge.cache_folder import DefaultFolder
 from nbcache.torch_bridge.dependencies.keys import Dependencies
 from nbcache.torch_bridge.dependencies.tables import GENERATORS, TABLES
 from nbcache.torch_bridge.hooks import Loss, Part
-from nbcache.torch_bridge.providers import (
-    autotune,
-    cpp_kernels,
-    gemm_autotune,
-    graphs,
-    remote_caches,
-    triton_kernels,
-)
+from nbcache.torch_bridge.providers import autotune, cpp_kernels, gemm_autotune, graphs, triton_kernels
 from nbcache.torch_bridge.traces.lane import Traces
 
 __all__ = ["PARTS", "make_bridge"]
@@ -219,7 +203,7 @@ PARTS = (
         modules=tuple(GENERATORS),
     ),
     _part(
-        templates.compile_when_rendered,
+        prewarm.compile_when_rendered,
         "compile the templates of Triton kernels when one is rendered",
         "importing inductor takes 0.3 s longer",
         f"{_COMMON}:KernelTemplate._template_from_string(source)",
@@ -282,7 +266,7 @@ PARTS = (
         modules=("torch._inductor.remote_cache", _TUNING, _ASYNC_COMPILE),
     ),
     _part(
-        remote_caches.replace_backends,
+        recording.replace_backends,
         "empty torch's remote caches while a shared level is connected",
         "torch's remote caches ask torch's own Redis, and what they find is not stored",
         "RedisRemoteCache.backend_override_cls",

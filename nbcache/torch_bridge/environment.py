@@ -14,15 +14,7 @@ from nbcache.core.key import components
 from nbcache.core.model import Environment
 from nbcache.torch_bridge import gpus
 
-__all__ = [
-    "current",
-    "foreseen",
-    "lacking",
-    "release",
-    "requested",
-    "torch_version",
-    "without_torch",
-]
+__all__ = ["current", "foreseen", "lacking", "release", "requested", "torch_version", "without_torch"]
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_LINES = ("flags", "Features", "features", "isa")

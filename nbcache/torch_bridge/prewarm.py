@@ -20,19 +20,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.threads import start_thread
 from nbcache.kernel.prewarming import Pause, Slice, Steps
 from nbcache.torch_bridge import gc_pause, gpus
-from nbcache.torch_bridge.sample import compile_sample, run_sample, sample_key, sample_steps
+from nbcache.torch_bridge.unnoticed import compile_sample, run_sample, sample_key, sample_steps
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.context import Context, Traces
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["MODULES", "before_fork", "compile_steps", "prefetch_keys", "steps"]
+__all__ = ["MODULES", "before_fork", "compile_steps", "compile_when_rendered", "prefetch_keys", "steps"]
 
 _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
@@ -280,3 +281,46 @@ def _warn_of_late_variables(session: Session, before: dict[str, str], now: dict[
             f"{', '.join(sorted(late))} changed after nbcache had imported torch ahead, which reads such "
             "variables then: set them before `%load_ext nbcache`, or set NBCACHE_PREWARM=off"
         )
+
+
+# --- templates of Triton kernels ----------------------------------------------------------------
+
+_WITH_TEMPLATES = ("torch._inductor.kernel.", "torch._inductor.fx_passes.")
+"""Beginnings of the names of the modules whose templates wait."""
+
+
+class _Template:
+    """A template that is compiled when anything of it is asked for."""
+
+    def __init__(self, compile: Callable[[], Any]) -> None:
+        self._compile = compile
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            if "_compiled" not in vars(self):
+                self._compiled = self._compile()
+        return getattr(self._compiled, name)
+
+
+def compile_when_rendered(common: ModuleType, context: Context, patches: Patches) -> None:
+    """Hook `KernelTemplate._template_from_string`, for the modules of torch that make templates on import.
+
+    Jinja takes 0.3 of the 1.4 s that Inductor's modules take to import (2 cores, torch 2.13.0), and most
+    graphs, and all on a CPU, render none of them.
+    """
+
+    def template_from_string(original: Any, source: str) -> Any:
+        if common.jinja2_env() is None or not _is_importing():
+            return original(source)
+        return _Template(partial(common.KernelTemplate._template_from_string, source))
+
+    patches.hook(common.KernelTemplate, "_template_from_string", template_from_string)
+
+
+def _is_importing() -> bool:
+    """Return whether what runs is, innermost, the import of such a module."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith(_WITH_TEMPLATES)
