@@ -48,7 +48,7 @@ def paused() -> Iterator[None]:
 class HeapAside:
     """Leaves what exists already out of collections, from the first `begin` to the last `end`.
 
-    What is made meanwhile is collected as ever. Any thread may call; a user's own frozen objects stay so.
+    What is made meanwhile is collected. Any thread may call; a user's own frozen objects stay so.
     """
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.cpu_levels import BASELINES, OFF, Baseline
 from nbcache.core.errors import ConfigError
 from nbcache.torch_bridge import environment
-from nbcache.torch_bridge.toolchain import compiler
+from nbcache.torch_bridge.environment import compiler
 
 if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context

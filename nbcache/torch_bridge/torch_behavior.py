@@ -10,15 +10,33 @@ import sys
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from nbcache.torch_bridge.environment import release, torch_version
-
-__all__ = ["MINIMUM", "NEWEST", "TORCHBEHAVIOR", "answers", "spelled"]
+__all__ = ["MINIMUM", "NEWEST", "TORCHBEHAVIOR", "answers", "release", "spelled", "torch_version"]
 
 Release = tuple[int, int]
 MINIMUM: Release = (2, 11)
 """The oldest release that nbcache works with."""
 NEWEST: Release = (2, 15)
 """The newest release that the tests have run with."""
+
+
+def release(version: str) -> Release:
+    """Return the major and minor part of a version of torch."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def torch_version() -> str | None:
+    """Return the version of torch, imported or not, without importing it; None where it is not installed.
+
+    Of one that is not imported it may name no build: wheels' metadata often do not.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    imported = getattr(sys.modules.get("torch"), "__version__", None)
+    try:
+        return str(imported or version("torch"))
+    except PackageNotFoundError:
+        return None
 
 
 class _Flag:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from nbcache.artifacts.types import FAILED
 from nbcache.core.key import components, digest
 from nbcache.kernel.prewarming import Pause, Slice, Steps
+from nbcache.torch_bridge.environment import compiler_identity
 from nbcache.torch_bridge.events import NotStored, restoring_only
-from nbcache.torch_bridge.toolchain import compiler_identity
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session

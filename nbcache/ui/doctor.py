@@ -39,7 +39,7 @@ from nbcache.snapshots.verify import Received
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.open import open_shared
-from nbcache.torch_bridge import TorchBridge, environment, gpus, toolchain
+from nbcache.torch_bridge import TorchBridge, environment, gpus
 from nbcache.torch_bridge.cache_folder import CacheFolder, refusal, usual_root
 from nbcache.torch_bridge.cache_settings import FOLDER, switched_off
 from nbcache.torch_bridge.context import Traces
@@ -280,7 +280,7 @@ def _compiler_for_triton() -> Check:
 
 
 def _compiler() -> Checks:
-    name, command = toolchain.compiler()
+    name, command = environment.compiler()
     path = None if command is None else " ".join(command)
     without = "no new graph compiles for the CPU; restored ones need none"
     yield _lack(name, path, "CXX", "g++", without) or _ok(path or "")

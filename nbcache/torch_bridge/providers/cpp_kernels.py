@@ -25,10 +25,10 @@ from nbcache.core.model import Artifact
 from nbcache.core.threads import renew_in_children
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
 from nbcache.torch_bridge import frames
+from nbcache.torch_bridge.environment import compiler_identity
 from nbcache.torch_bridge.events import must_be_stored, stamp
 from nbcache.torch_bridge.patches import Intended
 from nbcache.torch_bridge.providers.graphs import being_loaded, is_foreign
-from nbcache.torch_bridge.toolchain import compiler_identity
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 if TYPE_CHECKING:
