@@ -97,7 +97,7 @@ class CacheFolder:
         self._before: dict[str, str | None] = {}
         """The environment variables that were changed, and their values from before."""
         self._disowned = False
-        """Whether others' code was put where torch looks, or is about to be."""
+        """True once others' code was put where torch looks, or is about to be."""
 
     # --- which it is ----------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class CacheFolder:
         return self._expected is not None and os.path.abspath(os.environ.get(FOLDER, "")) == self._expected
 
     def give(self, session: Session, current: Environment, *, portable: bool) -> None:
-        """Have torch use the folder of the environment `current`, unless the user has set one.
+        """Give torch the folder of the environment `current`, unless the user has set one.
 
         `portable` says that code is compiled for a baseline, which torch's keys hold.
         """
@@ -181,7 +181,7 @@ class CacheFolder:
             os.environ[FOLDER] = str(self._given)
 
     def is_lost(self) -> bool:
-        """Return whether nbcache's folder is not ours any more: others clean temp folders, too."""
+        """Return whether others have taken nbcache's folder away: they clean temp folders, too."""
         return self._given is not None and self._expected is not None and not is_private(self._given)
 
     def is_due(self, session: Session, current: Environment) -> bool:
@@ -203,7 +203,7 @@ class CacheFolder:
         return Path(os.devnull) if self.session is None else self.session.settings.dir
 
     def _default(self) -> Path:
-        """Return the folder that stands for torch's default folder where that is not safe."""
+        """Return the substitute for torch's default folder, used where that is not safe."""
         try:
             return self._roots.folder(_DEFAULT, self._own())[0]
         except (OSError, StoreUnavailable):
@@ -270,7 +270,7 @@ def _may_hold_others(session: Session, variable: str, folder: str) -> bool:
 
 
 def _settle_triton(session: Session, earlier: Path | None, folder: Path) -> None:
-    """Have Triton follow torch from an earlier folder, and leave the user's where others' code may lie."""
+    """Move Triton along with torch, and off the user's folder where others' code may lie."""
     value = os.environ.get(_TRITON_FOLDER, "")
     if earlier not in (None, folder) and value.startswith(f"{earlier}{os.sep}"):
         os.environ[_TRITON_FOLDER] = f"{folder}{value.removeprefix(str(earlier))}"

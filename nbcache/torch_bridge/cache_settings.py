@@ -115,7 +115,7 @@ NAMES = (*_SETTINGS, FOLDER)
 
 @dataclass(frozen=True, slots=True)
 class SwitchedOff:
-    """A setting that turns one of torch's caches off."""
+    """A setting that turns a torch cache off."""
 
     setting: str
     """As one would write it: `torch._inductor.config.fx_graph_cache = False`, `TORCHINDUCTOR_…=0`."""
@@ -177,7 +177,7 @@ class CacheSettings:
         ]
 
     def why_disabled(self) -> str | None:
-        """Return why torch asks no cache for a graph, naming the setting; None where it is none of them."""
+        """Return why torch asks no cache for a graph, by the setting; None where none is the reason."""
         for setting in (_DISABLE, _FX):
             if setting.is_off():
                 origin = self._origin(setting).removesuffix(f", {setting.name}")

@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 _compiled: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
-"""What `compile_target` compiled: a weak reference to what a module calls since then, and the arguments.
+"""Targets of `compile_target` → a weak reference to what a module calls since then, and the arguments.
 
 Weak, since that refers to the module: it would keep the module, and its parameters, for good.
 """
@@ -99,7 +99,7 @@ def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def default_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Have calls of `torch.compile` take these arguments, where they do not give their own."""
+    """Make these arguments the defaults of `torch.compile`."""
     if not arguments:
         yield
         return

@@ -1,7 +1,7 @@
-"""What is in a graph: its guards and the code that torch has generated. Both are looked for when asked for.
+"""The contents of a graph: its guards and the code that torch has generated, both looked up on demand.
 
-While a graph compiles, only the path of its code is noted. Guards are found by way of torch's own list of the
-code that it has seen, which holds weak references: nothing here keeps anything of a user's alive.
+While a graph compiles, only the path of its code is noted. torch's own list of the
+code that it has seen leads to guards. It holds weak references: nothing here keeps a user's object alive.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def contents_of(graph: GraphRecord, session: Session) -> GraphContents:
 
 
 def _guards_of(compile_id: str, session: Session) -> tuple[tuple[str, ...], str]:
-    """Return the guards of a compile, or why there are none to be shown."""
+    """Return the guards of a compile, or the reason why it has none."""
     try:
         for entry in _entries():
             if str(entry.compile_id) == compile_id:
@@ -89,7 +89,7 @@ def _rank(guard: str) -> int:
 
 
 def _code_at(path: str) -> tuple[str, str]:
-    """Return the code at a path, or why there is none."""
+    """Return the code at a path, or the reason why it has none."""
     if not path:
         return "", _ELSEWHERE
     try:

@@ -1,4 +1,4 @@
-"""What compiled code is bound to on this machine, in this process."""
+"""The environment that compiled code is bound to on this machine, in this process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_LINES = ("flags", "Features", "features", "isa")
-"""Where /proc/cpuinfo lists instruction sets: x86, arm64, s390x, RISC-V."""
+"""Labels by which /proc/cpuinfo lists instruction sets: x86, arm64, s390x, RISC-V."""
 _INSTRUCTIONS = re.compile(
     r"""(?x) 3dnow\w*|abm|adx|aes|amx\w*|apx\w*|avx\w*|bmi\d|cldemote|clflush|clflushopt|clwb|clzero|cmov|
     cmpccxadd|cx16|cx8|enqcmd|f16c|fma|fma4|fpu|fsgsbase|fxsr\w*|gfni|hle|hreset|kl|lahf_lm|lwp|mmx\w*|monitor|
@@ -170,7 +170,7 @@ def compiler() -> tuple[str, list[str] | None]:
 
 
 def compiler_identity() -> str | None:
-    """Return the identity of the C++ compiler without running it; None where there is none.
+    """Return the identity of the C++ compiler without running it; None without one.
 
     Of a command that is all programs among its words (`ccache g++`), and their arguments.
     """

@@ -63,9 +63,9 @@ _breaks = threading.local()
 _FOLLOWING = "following a compile"
 _FIRST_OF_TORCH = "torch._utils"
 _KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
-"""Where the source of a Triton kernel says what torch calls it."""
+"""The place in a Triton kernel's source that has torch's name of it."""
 CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
-"""What torch calls each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
+"""torch's name of each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(__file__) + os.sep
 _WRAPPERS = os.path.join("torch", "_dynamo", "external_utils.py")
@@ -75,10 +75,10 @@ _TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
 """A line of a node's stack trace."""
 _USERS_TRACE = "User stack trace"
 _GUARD_OF = re.compile(r"\W*\d+/\d+: ")
-"""How a guard begins that failed: with the compile that made it."""
+"""The beginning of a guard that failed: the compile that made it."""
 _BUILTIN = re.compile(r"does not know how to trace builtin operator `(\w+)`")
 _LIMIT = re.compile(r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)")
-"""What torch's error says where a function was compiled too often."""
+"""torch's error where a function was compiled too often."""
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
 _BACKWARD = "entire_backward_compile"
@@ -98,7 +98,7 @@ class NotStored(Intended):
 
 @contextlib.contextmanager
 def restoring_only() -> Iterator[None]:
-    """Have this thread raise NotStored in here, where it would compile or find out what is not stored."""
+    """Make this thread raise NotStored where it would compile or find out what is not stored."""
     _restraint.on = True
     try:
         yield
@@ -202,8 +202,8 @@ def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -
 def _name_being_compiled() -> str:
     """Return what people call the function that Dynamo has begun to compile.
 
-    What torch has written, as `nn.Sequential`, and what its decorators return, it calls by a function of its
-    own, which all of them share: `inner(*args)`, which calls `fn`.
+    torch calls its own modules, as `nn.Sequential`, and the results of its decorators by one function that
+    all of them share: `inner(*args)`, which calls `fn`.
     """
     code = frames.read(frames.CODE)
     if code is None or not (code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS)):
@@ -218,7 +218,7 @@ def _name_being_compiled() -> str:
 def _function_name(code: CodeType | None) -> str:
     """Return what people call a function: `Network.forward`, `train_step`, `train_step (resumed)`.
 
-    After a graph break Dynamo goes on in a function of its own making, `torch_dynamo_resume_in_f_at_12`.
+    After a graph break Dynamo goes on in a function that it has made, `torch_dynamo_resume_in_f_at_12`.
     """
     if code is None:
         return ""

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs are here, and what Triton needs beside them; neither torch nor CUDA is asked.
+"""The NVIDIA GPUs that are here, and the compiler that Triton needs; nbcache asks neither torch nor CUDA.
 
 Asking CUDA takes tenths of a second and memory on the GPU, fixes what CUDA_VISIBLE_DEVICES says, and keeps
 children that are forked later from using it. So the driver's own library, NVML, is asked, which does none of
@@ -22,10 +22,10 @@ __all__ = ["Found", "Gpu", "c_compiler", "chosen", "device", "found", "settle"]
 
 _PROC = Path("/proc/driver/nvidia/gpus")
 _SIGNS = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "usr/lib/wsl/lib/libcuda.so.1")
-"""What is there beside a GPU, below `_ROOT`: a desktop card or server's, a Jetson's, one on WSL."""
+"""Files that are there beside a GPU, below `_ROOT`: a desktop card or server's, a Jetson's, one on WSL."""
 _ROOT = Path("/")
 _NO_NAME = "NVIDIA GPU"
-"""What to call one whose name nobody tells."""
+"""The name of a GPU that no driver names."""
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
@@ -40,7 +40,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the driver told."""
+    """The driver's answers."""
 
     gpus: tuple[Gpu, ...] = ()
     """Those that this process may open, whatever CUDA_VISIBLE_DEVICES says, in the order of the PCI bus."""
@@ -70,7 +70,7 @@ def found() -> Found:
 
 
 _settled: Mapping[str, str] | None = None
-"""What `chosen` returned when CUDA began to be used; None before that."""
+"""The answer of `chosen` when CUDA was first used; None before that."""
 
 
 def chosen() -> Mapping[str, str]:
@@ -81,7 +81,7 @@ def chosen() -> Mapping[str, str]:
 
 
 def settle() -> None:
-    """Note that CUDA is used now in this process: from here on it heeds these variables no more."""
+    """Note that CUDA is used now in this process: from here on these variables have no effect."""
     global _settled
     _settled = chosen()
 

@@ -85,7 +85,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What belongs together: it is hooked whole or not at all."""
+    """Hooks that belong together: all of them are installed, or none."""
 
     install: Callable[..., None]
     """Hooks it: `install(module, context, patches)`, a method of an `owner` where one is named."""
@@ -95,7 +95,7 @@ class Part:
     """The attributes that it replaces, as `Hook` reads them."""
     purpose: str
     without: str
-    """What is lost where it is off; a clause."""
+    """The loss where it is off; a clause."""
     loss: Loss = Loss.PART
     because: str = ""
     """Why more is lost than its own feature."""
@@ -107,7 +107,7 @@ class Part:
     flag: str = ""
     """The flag of TORCHBEHAVIOR for which it is hooked; with any release where there is none."""
     is_temporary: bool = False
-    """Whether the attributes are replaced only for a while; until then, they are looked at."""
+    """True if the attributes are replaced only for a while; until then, they are looked at."""
 
     @property
     def name(self) -> str:
@@ -147,7 +147,7 @@ class Hooks:
         self._context: Context | None = None
         self._waiting: list[tuple[Part, ModuleType]] = []
         self.on: dict[str, list[Patches]] = {}
-        """What is hooked, by the names of the parts; a part may be hooked in several modules."""
+        """Name of a part → its patches; a part may be hooked in several modules."""
         self.lost: dict[str, str] = {}
         """Why parts are off, by their names."""
 
@@ -169,7 +169,7 @@ class Hooks:
             self._install(part, module)
 
     def switch_off(self, owner: str) -> None:
-        """Have the hooks of an owner's parts only call what they replace."""
+        """Make the hooks of an owner's parts only call the functions that they replace."""
         for part in self.parts:
             for patches in self.on.get(part.name, ()) if part.owner == owner else ():
                 patches.off = True
@@ -201,7 +201,7 @@ class Hooks:
                 for place in part.places():
                     place.check()
             install(module, self._context, patches)
-        except Exception as error:  # whatever it is, the user's import goes on
+        except Exception as error:  # the user's import goes on after any error
             patches.restore()
             self._lose(part, module, _MOVED, error)
             return

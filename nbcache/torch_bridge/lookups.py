@@ -25,7 +25,7 @@ __all__ = ["follow_lookups"]
 
 _FOLLOWING = "following torch's lookups"
 _AUTOCAST = (("autocast_cpu_enabled", "autocast_cpu_dtype"), ("autocast_enabled", "autocast_gpu_dtype"))
-"""What torch calls the state of autocast."""
+"""torch's names for the state of autocast."""
 
 
 def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) -> None:

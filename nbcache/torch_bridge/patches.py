@@ -28,9 +28,9 @@ class Intended(Exception):
 
 
 class Patches:
-    """Replaces attributes, and remembers what was there: the hooks of one part of nbcache.
+    """Replaces attributes, and remembers their values: the hooks of one part of nbcache.
 
-    `on_fault` is told of the first exception of a hook's own, once; then all hooks here do nothing any more.
+    `on_fault` gets the first exception of a hook's own, once; from then on all hooks here do nothing.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Patches:
         self.hooks: list[tuple[Any, str]] = []
         """The hooks, in order: their owners, and the names there."""
         self.off = False
-        """Whether the hooks here only call what they replace: one has failed, or `restore` was called."""
+        """True where the hooks here only call the originals: one has failed, or `restore` was called."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set `owner.name` of a class or module until `restore`; AttributeError where it has none."""
@@ -65,7 +65,7 @@ class Patches:
         setattr(owner, name, value)
 
     def hook(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
-        """Have `stand_in(original, …)` called with what `owner.name` is called with, until `restore`.
+        """Call `stand_in(original, …)` with the arguments of each call of `owner.name`, until `restore`.
 
         Whatever `stand_in` gets, and whatever goes wrong in it, the caller sees what the original does: what
         it has returned or raised, or else what it returns when it is called instead. Only what the original
@@ -152,11 +152,11 @@ class Patches:
         logger.info("a hook of torch failed", exc_info=error)
 
     def undo(self, action: Callable[[], None]) -> None:
-        """Have `action` done by `restore`, too."""
+        """Let `restore` call `action`, too."""
         self._undo.append(action)
 
     def restore(self) -> None:
-        """Put back what was there, newest first; a hook that somebody has wrapped only calls the original."""
+        """Put the originals back, newest first; a hook that somebody has wrapped only calls its original."""
         self.off = True
         self.hooks.clear()
         while self._undo:
@@ -164,7 +164,7 @@ class Patches:
 
 
 class _Call:
-    """Calls what a hook stands in for, and remembers what came of it."""
+    """Calls the function that a hook stands in for, and remembers the result."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
@@ -183,7 +183,7 @@ class _Call:
         return self._returned
 
     def result(self, *args: Any, **kwargs: Any) -> Any:
-        """Return or raise what came of the call; without one, of a call with these arguments."""
+        """Return or raise the result of the call; without one, of a call with these arguments."""
         if self.raised is not None:
             raise self.raised
         return self._returned if self._called else self._original(*args, **kwargs)
@@ -196,7 +196,7 @@ class _Iteration:
         self._original = original
         self._iterator: Iterator[Any] | None = None
         self._held: list[Any] = []
-        """What the hook has taken last, and not handed on."""
+        """The item that the hook has taken last, and not handed on."""
         self.raised: BaseException | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Iterator[Any]:

@@ -65,7 +65,7 @@ def chosen(name: str) -> Baseline | None:
 
 
 def _refusing(name: str) -> str | None:
-    """Return the C++ compiler if it does not know a baseline; None where it does, or there is none."""
+    """Return the C++ compiler if it does not know a baseline; None where it does, or without one."""
     called, command = compiler()
     if command is None:  # what is restored needs none
         return None
@@ -110,7 +110,7 @@ class KeyTag:
         self._name: str | None = None
 
     def set(self, baseline: Baseline | None) -> None:
-        """Have torch's keys name `baseline` beside the user's own tag, or with None nothing of ours."""
+        """Name `baseline` in torch's keys beside the user's own tag; with None, only that tag stays."""
         if self._name is not None:
             import torch.compiler.config as config
 
@@ -124,7 +124,7 @@ class KeyTag:
     def settle(self) -> None:
         """Do so in the context that runs now, if it is not done there.
 
-        Since 2.13 an assignment to one of torch's settings is seen in the same context only, and a thread and
+        Since 2.13 an assignment to a torch setting is seen in the same context only, and a thread and
         each callback of the kernel's idle time have contexts of their own.
         """
         if self._name is not None:
@@ -136,7 +136,7 @@ class KeyTag:
 
 
 def choose_again(cpu_vec_isa: ModuleType) -> None:
-    """Have inductor choose its vector instructions anew: it remembers what it has chosen."""
+    """Make inductor choose its vector instructions again: it remembers its choice."""
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
     for isa in cpu_vec_isa.supported_vec_isa_list:
         for answer in _ANSWERS:

@@ -39,7 +39,7 @@ _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
     unittest.mock cProfile
 """
-"""What torch's import needs from elsewhere.
+"""Modules from elsewhere that torch's import needs.
 
 No more than that: for each tensor that a key is made of, pickle searches all modules that stand before
 torch in `sys.modules`, so that sympy and networkx ahead of torch cost a 12-layer model 0.1 s.
@@ -58,7 +58,7 @@ _LAZY = """
     torch._inductor.fx_passes.post_grad torch._inductor.codegen.cpp torch._inductor.codegen.wrapper
     torch._inductor.runtime.triton_heuristics torch._inductor.cudagraph_trees
 """
-"""What is imported only while something is compiled."""
+"""Modules that are imported only while something is compiled."""
 _AT_FIRST_COMPILE = """
     torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.onnxrt
     torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla torch._dynamo.backends.tvm
@@ -73,7 +73,7 @@ _AT_FIRST_COMPILE = """
     torch.export._trace torch.export._unlift torch.fx.experimental.validator torch.utils._cpp_embed_headers
     multiprocessing.synchronize
 """
-"""What the first compile imports besides, of all devices; here the sample has it imported."""
+"""Further modules that the first compile imports, for all devices; here the sample imports them."""
 MODULES = (*_FIRST.split(), "torch", *_COMPILER.split(), *_LAZY.split(), *_AT_FIRST_COMPILE.split())
 """All of it, in order: what a process imports that is to be forked."""
 _LAYERS = "activation batchnorm conv container dropout linear module normalization pooling sparse"
@@ -129,16 +129,16 @@ def steps(
             for name in _LAYERS.split():
                 yield Slice(f"read torch.nn.modules.{name}", partial(_read_layers, name))
         else:
-            if sample_on and (kept := traces()) is not None:
-                yield from kept.steps(partial(run_sample, session, sample_on))
+            if sample_on and (owner := traces()) is not None:
+                yield from owner.steps(partial(run_sample, session, sample_on))
             yield Pause.CELL
 
 
 def before_fork() -> list[str]:
     """Do what needs no thread and no code of a user's, in a process that is to be forked.
 
-    It hashes the sources of torch and Triton, and has Dynamo read those of torch's layers. Returns the files
-    that were read: where one of them changes, what was found is of no use.
+    It hashes the sources of torch and Triton, and makes Dynamo read those of torch's layers. Returns the
+    files that were read: where one of them changes, the results are of no use.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -159,7 +159,7 @@ def before_fork() -> list[str]:
 
 
 def prefetch_keys(codecache: Any, context: Context, patches: Patches) -> None:
-    """Begin to hash the sources of torch and Triton, which every key of torch holds, in a thread of torch's.
+    """Begin to hash the sources of torch and Triton, which are part of every torch key, in a torch thread.
 
     Where torch has none for that, `steps` does it.
     """
@@ -196,7 +196,7 @@ def _imports(session: Session) -> Iterator[Slice | Pause]:
 
 
 def _read_layers(name: str) -> None:
-    """Have Dynamo read the source of these layers, which takes it up to 0.06 s each."""
+    """Make Dynamo read the source of these layers, which takes it up to 0.06 s each."""
     import torch
     from torch._dynamo.funcname_cache import get_funcname
 
@@ -232,7 +232,7 @@ def _import(session: Session, name: str) -> None:
 
 
 def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
-    """Return what to set up the compiler for; None where nothing tells yet.
+    """Return what to set up the compiler for; None where that is not known yet.
 
     Where there is a GPU, any compile makes a CUDA context, also one for the CPU. That takes memory there,
     the user may still choose the GPU by CUDA_VISIBLE_DEVICES, and children that are forked later cannot use

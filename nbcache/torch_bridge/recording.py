@@ -43,7 +43,7 @@ _TOLD_BY = {
 """By type of artifact, the parts that tell what torch has found from what it has made here."""
 
 loaded = threading.local()
-"""What torch loaded last from a cache on this thread; recording that is a hit.
+"""The artifacts that torch loaded last from a cache on this thread; recording those is a hit.
 
 `content`: the very bytes of a graph, `local`: whether they came from its folder; `profile`: it is reading
 one; `tuning`: the key of a best configuration. `unverified`: what it read last from a Redis of its own.
@@ -95,7 +95,7 @@ def record(cache: ModuleType, context: Context, patches: Patches) -> None:
 
 
 def count_and_record(session: Session, artifact: Artifact, *, made: bool) -> None:
-    """Have an artifact that was just made or used counted for its graph, and stored, or its use noted."""
+    """Count an artifact, which was just made or used, for its graph, and store it, or note its use."""
     session.emit(ArtifactSeen(**stamp(), type=artifact.type, size=len(artifact.content)))
     session.cache.record(artifact.type, artifact.key, artifact.content, made=made)
 
@@ -183,7 +183,7 @@ class _WhileSharing:
 def replace_backends(module: ModuleType, context: Context, patches: Patches) -> None:
     """Empty torch's remote caches while the session shares: `RedisRemoteCache.backend_override_cls`.
 
-    torch makes most of them anew for each use (`create_cache`); its own settings say which are in use. While
+    torch makes most of them for each use (`create_cache`); its own settings say which are in use. While
     the session does not share, torch's own Redis serves them. Artifacts from there are noted, since they must
     not be stored as if they had been made here. AOTAutograd's cache keeps its first remote one; while the
     session shares, it makes one for each use.

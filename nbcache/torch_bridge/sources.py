@@ -89,7 +89,7 @@ def _named(source: Any, values: _Values) -> Named:
 
 
 class _Values:
-    """Values by their sources, with the names of their author; an empty name where there is none."""
+    """Values by their sources, with the names of their author; an empty name where it has none."""
 
     def __init__(self, local: Mapping[str, Any], globals: Mapping[str, Any]) -> None:
         self._locals, self._globals = local, globals

@@ -54,7 +54,7 @@ class _Flag:
 
 
 class _Name(_Flag):
-    """An answer that depends on a name in one of torch's modules."""
+    """An answer that depends on a name in a torch module."""
 
     def __init__(self, question: str, module: str, name: str) -> None:
         super().__init__(question)

@@ -92,14 +92,14 @@ def _restore(
     try:
         with restoring_only():
             return None if faults else compile_sample(session, device, training=training, backend=backend)
-    except Exception as error:  # most often NotStored, within an error of torch's
+    except Exception as error:  # most often NotStored, within a torch error
         logger.info("the sample is not restored", exc_info=True)
         faults.append(error)
         return None
 
 
 def _choose_instruction_set() -> None:
-    """Have torch choose its vector instructions from stored answers, for later compiles."""
+    """Make torch choose its vector instructions from stored answers, for later compiles."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     with contextlib.suppress(NotStored), restoring_only():
@@ -150,7 +150,7 @@ def compile_sample(
     plainly = dynamo_config.patch(suppress_errors=False, automatic_dynamic_shapes=False)
     try:
         with _unnoticed(session), plainly, torch.random.fork_rng(devices):
-            for cls in (Block, Sample):  # code of its own for each compile, or it would be a recompile
+            for cls in (Block, Sample):  # new code for each compile, or it would be a recompile
                 cls.forward.__code__ = cls.forward.__code__.replace()
             sample = Sample()
             compiled = torch.compile(sample, fullgraph=True, dynamic=False, backend=backend)
@@ -159,7 +159,7 @@ def compile_sample(
                 with torch.no_grad():
                     result = compiled(numbers).item()
             if training is not False:
-                # Else autograd compiles a GPU's backward in a thread of its own: which waits for the lock
+                # Else autograd compiles a GPU's backward in another thread, which waits for the lock
                 # that is held here, and of which neither `unnoticed` nor `restoring_only` knows.
                 with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
                     compiled(numbers).backward()
@@ -169,7 +169,7 @@ def compile_sample(
 
 
 def _compile_elsewhere(session: Session, device: str) -> Generator[Pause, None, bool]:
-    """Have another process compile the sample, once it disturbs nobody; return whether it could."""
+    """Let another process compile the sample, once it disturbs nobody; return whether it could."""
     while session.idle_seconds() < _REST_SECONDS:
         yield Pause.SHORT
     environ = {**os.environ, **session.settings.to_env()}
@@ -197,7 +197,7 @@ def _has_room() -> bool:
 # --- nothing of it shows -----------------------------------------------------------------------------
 
 _READ = ("TORCH_COMPILE_DEBUG", "TORCH_LOGS", "TORCH_TRACE", "TORCHDYNAMO_VERBOSE")
-"""Where one of these is set, somebody reads what torch writes."""
+"""Variables with which somebody reads what torch writes."""
 
 
 def is_read() -> bool:

@@ -25,7 +25,7 @@ def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> 
 
     The class that reads it stands in `torch._inductor.remote_cache` on 2.13, and in
     `torch._inductor.runtime.autotune_cache` on 2.11. Workers get kernels from `AsyncCompile.triton`. torch
-    joins the key of such an artifact to its cache folder unchecked, so only keys of torch's own form pass.
+    joins the key of such an artifact to its cache folder unchecked, so only keys in torch's form pass.
     """
     session = context.session
 

@@ -31,7 +31,7 @@ _PROVIDED = "nbcache_graphs"
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
 _CALLS = re.compile(r"async_compile\.(\w+)")
 _OF_TRITON = frozenset({"triton", "wait"})
-"""What the code of a graph calls of `async_compile` for other kernels than C++."""
+"""Functions of `async_compile` that a graph's code calls for other kernels than C++."""
 
 
 def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) -> None:

@@ -2,7 +2,7 @@
 
 A graph brings the machine code of all configurations of its kernels that were compiled with it
 (`TritonBundler`). Coordinate descent, which `max-autotune` turns on, tries others when the graph first runs:
-the one that it finds is in no bundle of torch's, and is an artifact of its own here.
+the one that it finds is in no torch bundle, and is an artifact of its own here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ENDINGS = (".json", _CODE)
 """The endings of those files of a kernel that running it takes."""
 _FILE = re.compile(r"\w[\w.]*\.(json|cubin)")
 _FOLDER = b"[nbcache folder]"
-"""Stands for a kernel's folder in the JSON that is stored."""
+"""The substitute for a kernel's folder in the JSON that is stored."""
 _KNOWN = ("ccflags", "include_dirs", "libraries", "library_dirs")
 """Options of Triton's that are parts of a module's key by themselves, or in none."""
 
@@ -83,7 +83,7 @@ def settle_assembler(async_compile: ModuleType, context: Context, patches: Patch
 
 
 def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches) -> None:
-    """Have a graph's bundle hold the kernels that the graph runs, and no candidate of `max-autotune`.
+    """Bundle with a graph the kernels that the graph runs, and no candidate of `max-autotune`.
 
     torch 2.11 puts in all that was compiled meanwhile: for each matrix product dozens of kernels, which every
     hit elsewhere writes to disk again. 2.13 leaves out what has not run meanwhile, once anything has: the
@@ -126,7 +126,7 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
     session, tuner, looking = context.session, heuristics.CachingAutotuner, threading.local()
 
     def note(self: Any, launcher: Any, began: float) -> None:
-        """Record a kernel that was compiled since `began` (Unix time), or that is in a folder of ours."""
+        """Record a kernel that was compiled since `began` (Unix time), or that is in nbcache's folder."""
         if kernels_are_replaced():
             return
         compiled = [heuristics.triton_config_to_hashable(each.config) for each in self.compile_results]
