@@ -27,6 +27,7 @@ __all__ = [
     "loaded",
     "provide_profile",
     "record",
+    "renew_autograd_cache",
     "replace_backends",
     "restored",
     "write_for_torch",
@@ -185,18 +186,8 @@ def replace_backends(module: ModuleType, context: Context, patches: Patches) -> 
 
     torch makes most of them for each use (`create_cache`); its own settings say which are in use. While
     the session does not share, torch's own Redis serves them. Artifacts from there are noted, since they must
-    not be stored as if they had been made here. AOTAutograd's cache keeps its first remote one; while the
-    session shares, it makes one for each use.
+    not be stored as if they had been made here.
     """
-    session = context.session
-    if (entries := getattr(module, "AOTAutogradCache", None)) is not None:
-        make = entries.get_remote_cache.__wrapped__
-
-        def get_remote_cache(original: Any) -> Any:
-            return make() if session.shares else original()
-
-        patches.hook(entries, "get_remote_cache", get_remote_cache)
-        return
 
     class Backend(module.RemoteCacheBackend):  # type: ignore[name-defined]
         """Has nothing, and keeps nothing."""
@@ -208,7 +199,7 @@ def replace_backends(module: ModuleType, context: Context, patches: Patches) -> 
             return None
 
     cache = module.RedisRemoteCache
-    override = _WhileSharing(session, Backend, cache.backend_override_cls)
+    override = _WhileSharing(context.session, Backend, cache.backend_override_cls)
     patches.set(cache, "backend_override_cls", override)
 
     def _get(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -218,3 +209,13 @@ def replace_backends(module: ModuleType, context: Context, patches: Patches) -> 
 
     for name in _UNVERIFIED:
         patches.hook(vars(module)[name], "_get", _get)
+
+
+def renew_autograd_cache(module: ModuleType, context: Context, patches: Patches) -> None:
+    """Let AOTAutograd's cache make its remote cache for each use while sharing: torch keeps the first."""
+    session, make = context.session, module.AOTAutogradCache.get_remote_cache.__wrapped__
+
+    def get_remote_cache(original: Any) -> Any:
+        return make() if session.shares else original()
+
+    patches.hook(module.AOTAutogradCache, "get_remote_cache", get_remote_cache)
