@@ -130,14 +130,8 @@ class CacheFolder:
                 _warn_of_other_cpus(session, Path(self._expected), current)
             return
         earlier = self._given
-        try:
-            folder, notices = self._roots.folder(_name(session, current), self._own())
-        except (OSError, StoreUnavailable) as error:
-            # Not torch's default folder: its name can be foreseen, and what somebody put there would run.
-            folder, self._expected = self._roots.nowhere, None
-            notices = [f"no folder can be made for torch's cache: {error}. nbcache only watches"]
-        else:
-            self._expected = str(folder)
+        folder, notices = self._roots.folder(_name(session, current), self._own())
+        self._expected = None if folder == self._roots.nowhere else str(folder)
         for notice in notices:
             session.notice(notice)
         self._given = folder
@@ -204,10 +198,7 @@ class CacheFolder:
 
     def _default(self) -> Path:
         """Return the substitute for torch's default folder, used where that is not safe."""
-        try:
-            return self._roots.folder(_DEFAULT, self._own())[0]
-        except (OSError, StoreUnavailable):
-            return self._roots.nowhere
+        return self._roots.folder(_DEFAULT, self._own())[0]
 
     # --- whose code lies there ------------------------------------------------------------------
 
@@ -341,13 +332,16 @@ class Roots:
     def __init__(self) -> None:
         self._new: Path | None = None
         self.nowhere = Path(tempfile.gettempdir()) / f"{_NAME}_{secrets.token_hex(8)}" / "none"
-        """A folder that is not there, by a name that nobody can foresee."""
+        """A folder that is not there, by a name that nobody can foresee.
+
+        It serves where none can be made. Anybody can foresee torch's default one, and put code there.
+        """
         self._used: dict[Path, None] = {}
 
     def folder(self, name: str, own: Path) -> tuple[Path, list[str]]:
         """Return the folder `name` in the first root that can be used, and notices about it.
 
-        `own` is nbcache's own folder. OSError where no folder can be made anywhere.
+        `own` is nbcache's own folder. Where no folder can be made anywhere, it is `nowhere`.
         """
         notices: list[str] = []
         instead = ""
@@ -368,8 +362,12 @@ class Roots:
                 notices += [f"{path} {why}" for path in emptied]
                 break
         else:
-            root = self._random()
-            secure(root / name)
+            try:
+                root = self._random()
+                secure(root / name)
+            except (OSError, StoreUnavailable) as error:
+                why = f"no folder can be made for torch's cache: {error}. nbcache only watches"
+                return self.nowhere, [why]
         if instead:
             notices.insert(0, f"torch's cache is in {root}. {instead}")
         self._used[root] = None
