@@ -24,7 +24,7 @@ BUDGETS = {
     "shared": 1430,
     "snapshots": 1800,
     "stores": 1980,
-    "torch_bridge": 13450,
+    "torch_bridge": 12850,
     "ui": 8310,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
