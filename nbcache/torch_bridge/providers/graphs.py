@@ -61,14 +61,16 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         if type == "inductor" and not is_restoring_only():
             session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
             try:
-                made = session.wait_for_other_kernel(key, tried)
+                artifacts = session.wait_for_other_kernel(key, tried)
             finally:
                 session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
-            yield made
+            yield artifacts
 
-    def untried(cls: Any, type: str, key: str, tried: set[bytes], asked: Iterator[Any]) -> list[bytes]:
+    def untried(
+        cls: Any, type: str, key: str, tried: set[bytes], levels: Iterator[Sequence[Artifact]]
+    ) -> list[bytes]:
         """Write what others have beyond what was tried into torch's folder, and return it."""
-        contents = [artifact.content for artifact in next(asked, ()) if artifact.content not in tried]
+        contents = [artifact.content for artifact in next(levels, ()) if artifact.content not in tried]
         populate(codecache, session, cls, type, key, contents)
         return contents
 
@@ -99,9 +101,9 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
             yield candidate
         if not (serves and type):
             return
-        asked = others(type, key, tried)
+        levels = others(type, key, tried)
         for _ in range(2):
-            ask = partial(untried, cls, type, key, tried, asked)
+            ask = partial(untried, cls, type, key, tried, levels)
             for content in session.attempt("asking others", ask) or ():
                 tried.add(content)
                 try:
