@@ -51,7 +51,6 @@ TYPES: Mapping[str, ArtifactType] = {
     "inductor": _GRAPH,
     "aot_autograd": _GRAPH,
     "autotune": ArtifactType(_ON_GPU, grows=True, in_mega_cache=True),
-    "remote_autotune": ArtifactType(_ON_GPU, grows=True),
     "gemm_autotune": ArtifactType(_ON_GPU, is_timed=True),
     "pgo": ArtifactType(
         frozenset({"torch", "python"}), grows=True, is_useful_alone=False, in_mega_cache=True

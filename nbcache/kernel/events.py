@@ -72,8 +72,6 @@ class AutogradLookup(Event):
     reason: str | None = None
     forward_saved_seconds: float | None = None
     backward_saved_seconds: float | None = None
-    outvoted: bool = False
-    """True if the entry was there, and another process of a distributed program lacks it: all compile."""
 
 
 @dataclass(frozen=True, slots=True)

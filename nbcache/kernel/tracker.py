@@ -108,12 +108,6 @@ class _Compile:
             self.graphs.append(self.open)
         return self.open
 
-    def discard_hits(self) -> None:
-        """Forget the graphs that were loaded: none of them runs."""
-        for graph in [graph for graph in self.graphs if graph.outcome is Outcome.HIT]:
-            self.graphs.remove(graph)
-            _add(self.phases, graph.phases)
-
     def take_over(self, graph: _Graph) -> None:
         """Make one of `graph` and an earlier try of it: a stored one that was useless."""
         for earlier in [each for each in self.graphs if each is not graph]:
@@ -313,8 +307,6 @@ class Tracker:
                 pass
         elif isinstance(event, AutogradLookup):
             compile.autograd = event
-            if event.outvoted:
-                compile.discard_hits()
         elif isinstance(event, KernelUsed):
             target = compile.open or (compile.graphs[-1] if compile.graphs else None)
             if target is not None and not (event.name and event.name in target.names):
@@ -442,9 +434,7 @@ def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
     notes = []
     if compiled:
         notes.append(f"{compiled} of {len(graph.kernels)} kernels compiled again")
-    if compile.autograd and compile.autograd.outvoted:
-        notes.append("traced again: another process of this distributed program has no such graph")
-    elif compile.autograd and compile.autograd.outcome is Outcome.MISS:
+    if compile.autograd and compile.autograd.outcome is Outcome.MISS:
         notes.append(f"traced again: {_NO_AUTOGRAD_ENTRY}")
     elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
         notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")

@@ -63,6 +63,8 @@ class TorchBridge:
         self._baseline: Baseline | None = None
         self._tag = portable.KeyTag()
         self._caches = CacheSettings()
+        self.switch_cache = self._caches.switch
+        """Changes one of torch's cache settings until `uninstall`; ConfigError where that is impossible."""
         self._late = False
         """Whether torch was imported before nbcache was loaded."""
         self._sound = False
@@ -107,16 +109,16 @@ class TorchBridge:
 
     def configure(self) -> None:
         """Follow the session's settings, which have changed; ConfigError where that is impossible."""
-        if self._session is None:
+        if (session := self._session) is None:
             return
-        baseline = portable.chosen(self._session.settings.portable)
+        baseline, current = portable.chosen(session.settings.portable), session.environment
         if baseline != self._baseline:
             with _nothing_compiles():
-                self._compile_for(baseline, self._session)
-        elif (current := self._session.environment) and self.folder.is_due(self._session, current):
+                self._compile_for(baseline, session)
+        elif current and self.folder.is_due(session, current):
             with _nothing_compiles():
                 self.folder.take_back()
-                self._give_folder(self._session)
+                self._give_folder(session, current)
 
     def _compile_for(self, baseline: Baseline | None, session: Session) -> None:
         self._baseline = baseline
@@ -157,10 +159,6 @@ class TorchBridge:
         """Return the names of torch's cache settings that were switched by `switch_cache`."""
         return self._caches.switched
 
-    def switch_cache(self, name: str, text: str) -> None:
-        """Change one of torch's cache settings until `uninstall`; ConfigError where that is impossible."""
-        self._caches.switch(name, text)
-
     @property
     def awaited(self) -> list[str]:
         """The modules that have something to be hooked, and are not imported yet."""
@@ -170,31 +168,21 @@ class TorchBridge:
 
     def _lose(self, loss: Loss, problem: UnsupportedTorch) -> None:
         """Go on without a part: see `Loss`."""
-        consequence = None
-        if loss is Loss.PORTABLE:
-            self._not_portable()
+        consequence, session = None, self._session
+        if loss is Loss.PORTABLE and self._baseline is not None and session is not None:
+            self._compile_for(None, session)  # for this CPU: what makes code portable is lost
         elif loss is Loss.ENTRIES:
-            consequence = self._without_entries()
+            try:
+                self._caches.forbid_autograd_cache()
+            except Exception as error:
+                consequence = self._not_sound(error)
         elif loss is Loss.ALL:
             consequence = self._not_sound(problem)
-        if self._session is not None:
-            self._session.notice(". ".join(filter(None, (str(problem), consequence))))
-
-    def _not_portable(self) -> None:
-        """Compile for this CPU from now on, and have it count as such: what makes code portable is lost."""
-        if self._baseline is not None and self._session is not None:
-            self._compile_for(None, self._session)
-
-    def _without_entries(self) -> str | None:
-        """Turn AOTAutograd's cache off, or go on as plain torch where that fails."""
-        try:
-            self._caches.forbid_autograd_cache()
-        except Exception as error:
-            return self._not_sound(error)
-        return None
+        if session is not None:
+            session.notice(". ".join(filter(None, (str(problem), consequence))))
 
     def _not_sound(self, error: Exception) -> str | None:
-        """Go on as plain torch: what graphs depend on cannot be told. Return what to say of it, once."""
+        """Go on as plain torch: what graphs depend on cannot be told. Return the consequence, once."""
         if self._keys is None or not self._sound:
             return None
         self._sound, self.plain_because = False, repr(error)
@@ -233,16 +221,14 @@ class TorchBridge:
         self._tag.set(self._baseline)
         if self._sound:
             current = environment.current(self._baseline)
-            self.folder.give(session, current, portable=self._baseline is not None)
+            self._give_folder(session, current)
             session.cache.environment_ready(current)
 
-    def _give_folder(self, session: Session) -> None:
-        """Have torch use the folder for what compiled code is bound to here, once that is known."""
-        if session.environment is not None:
-            self.folder.give(session, session.environment, portable=self._baseline is not None)
+    def _give_folder(self, session: Session, current: Environment) -> None:
+        self.folder.give(session, current, portable=self._baseline is not None)
 
     def _serving(self) -> bool:
-        """Follow what has changed since, and tell whether torch uses its caches as we found them.
+        """Follow changes, and return whether torch uses its caches as we found them.
 
         It does not within `fresh_cache()`, nor where they are disabled.
         """
@@ -255,8 +241,8 @@ class TorchBridge:
             if environment.requested() != self._requested:
                 self._environment_changed(session)
             self.folder.default.check()
-            if self.folder.is_lost():
-                self._give_folder(session)
+            if session.environment is not None and self.folder.is_lost():
+                self._give_folder(session, session.environment)
         if torch.cuda.is_initialized():
             gpus.settle()
         if torch.compiler.config.force_disable_caches:
@@ -275,10 +261,7 @@ class TorchBridge:
         return marks and self._serving() and self.folder.is_own()
 
     def disown(self) -> None:
-        """Have nothing that torch finds in its folder count as made here, from now on and in any folder.
-
-        The folder says so before anything comes: `_serving` sees to that.
-        """
+        """From now on, treat artifacts in torch's folder, whichever it is, as foreign."""
         self.folder.disown()
 
 

@@ -21,7 +21,6 @@ __all__ = ["FOLDER", "NAMES", "ORIGIN", "CacheSetting", "CacheSettings", "Switch
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 ORIGIN = "%nbcache config"
 """The origin of what was switched through nbcache."""
-_INDUCTOR, _FUNCTORCH = "torch._inductor.config", "torch._functorch.config"
 _VALUES = {
     **dict.fromkeys(("1", "on", "true", "yes"), True),
     **dict.fromkeys(("0", "off", "false", "no"), False),
@@ -33,8 +32,8 @@ _WORDS = {True: "on", False: "off", None: "off (torch decides)"}
 class _Setting:
     name: str
     """The environment variable that sets it."""
-    module: str
-    attribute: str
+    place: str
+    """The attribute that holds it, with its module."""
     help: str
     default: bool | None = None
     """None for the remote caches: torch decides, and they are off outside of its makers' machines."""
@@ -42,10 +41,6 @@ class _Setting:
     """A further variable, which torch reads without the first one."""
     means: str = ""
     """The consequence for graphs of another value than the default; empty where nothing is off then."""
-
-    @property
-    def place(self) -> str:
-        return f"{self.module}.{self.attribute}"
 
     def variable(self) -> tuple[str, str] | None:
         """Return the variable that torch reads, and its text; None if the environment has none."""
@@ -62,8 +57,9 @@ class _Setting:
 
     def value(self) -> bool | None:
         """Return the value that is in force, without importing anything of torch."""
-        module = sys.modules.get(self.module)
-        value = self.read() if module is None else getattr(module, self.attribute, self.default)
+        name, _, attribute = self.place.rpartition(".")
+        module = sys.modules.get(name)
+        value = self.read() if module is None else getattr(module, attribute, self.default)
         return None if value is None else bool(value)
 
     def is_off(self) -> bool:
@@ -73,8 +69,7 @@ class _Setting:
 
 _FX = _Setting(
     "TORCHINDUCTOR_FX_GRAPH_CACHE",
-    _INDUCTOR,
-    "fx_graph_cache",
+    "torch._inductor.config.fx_graph_cache",
     "torch's cache of compiled graphs, in its folder",
     True,
     "TORCHINDUCTOR_FX_GRAPH_CACHE_DEFAULT",
@@ -82,34 +77,29 @@ _FX = _Setting(
 )
 _AUTOGRAD = _Setting(
     "TORCHINDUCTOR_AUTOGRAD_CACHE",
-    _FUNCTORCH,
-    "enable_autograd_cache",
+    "torch._functorch.config.enable_autograd_cache",
     "torch's cache of AOTAutograd's results, in its folder",
     True,
     means="graphs can hit, but AOTAutograd works on each anew",
 )
 _FX_REMOTE = _Setting(
     "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
-    _INDUCTOR,
-    "fx_graph_remote_cache",
+    "torch._inductor.config.fx_graph_remote_cache",
     "torch's cache of compiled graphs, on a Redis",
 )
 _AUTOGRAD_REMOTE = _Setting(
     "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
-    _FUNCTORCH,
-    "enable_remote_autograd_cache",
+    "torch._functorch.config.enable_remote_autograd_cache",
     "torch's cache of AOTAutograd's results, on a Redis",
 )
 _AUTOTUNE_REMOTE = _Setting(
     "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
-    _INDUCTOR,
-    "autotune_remote_cache",
+    "torch._inductor.config.autotune_remote_cache",
     "torch's cache of Triton kernels' best configurations, on a Redis",
 )
 _DISABLE = _Setting(
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
-    "torch.compiler.config",
-    "force_disable_caches",
+    "torch.compiler.config.force_disable_caches",
     "turn all of torch's caches off, whatever else is set",
     False,
     "TORCH_COMPILE_FORCE_DISABLE_CACHES",
@@ -125,7 +115,7 @@ NAMES = (*_SETTINGS, FOLDER)
 
 @dataclass(frozen=True, slots=True)
 class SwitchedOff:
-    """A setting that turns one of torch's caches off."""
+    """A setting that turns a torch cache off."""
 
     setting: str
     """As one would write it: `torch._inductor.config.fx_graph_cache = False`, `TORCHINDUCTOR_…=0`."""
@@ -135,26 +125,21 @@ class SwitchedOff:
     """True if graphs can hit in spite of it."""
 
 
-def switched_off(switched: Collection[str] = ()) -> list[SwitchedOff]:
-    """Return the settings that keep torch's caches from working now, without importing anything of torch.
+def switched_off(switched: Collection[str] = ()) -> Iterator[SwitchedOff]:
+    """Yield the settings that keep torch's caches from working now, without importing anything of torch.
 
     `switched` are the names of those that were switched through nbcache.
     """
-    return [
-        _switched_off(setting, setting.name in switched) for setting in _SETTINGS.values() if setting.is_off()
-    ]
-
-
-def _switched_off(setting: _Setting, by_us: bool) -> SwitchedOff:
-    hits, means = setting is _AUTOGRAD, setting.means
-    if setting is _FX and _FX_REMOTE.value():
-        hits, means = True, "graphs are kept and looked up in torch's remote cache only"
-    text, remedy = f"{setting.place} = {setting.value()}", f"{setting.place} = {setting.default}"
-    if by_us:
-        remedy = f"{ORIGIN} {setting.name}={_WORDS[setting.default]}"
-    elif (variable := setting.variable()) is not None and setting.read() is not setting.default:
-        text, remedy = "=".join(variable), f"unset {variable[0]}, and restart the kernel"
-    return SwitchedOff(text, means, remedy, hits)
+    for setting in filter(_Setting.is_off, _SETTINGS.values()):
+        hits, means = setting is _AUTOGRAD, setting.means
+        if setting is _FX and _FX_REMOTE.value():
+            hits, means = True, "graphs are kept and looked up in torch's remote cache only"
+        text, remedy = f"{setting.place} = {setting.value()}", f"{setting.place} = {setting.default}"
+        if setting.name in switched:
+            remedy = f"{ORIGIN} {setting.name}={_WORDS[setting.default]}"
+        elif (variable := setting.variable()) is not None and setting.read() is not setting.default:
+            text, remedy = "=".join(variable), f"unset {variable[0]}, and restart the kernel"
+        yield SwitchedOff(text, means, remedy, hits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +172,12 @@ class CacheSettings:
     def rows(self) -> list[CacheSetting]:
         """Return the settings, without importing anything of torch."""
         return [
-            CacheSetting(
-                setting.name,
-                _WORDS[setting.value()],
-                self._origin(setting),
-                setting.help,
-                "; ".join(self._notes(setting)),
-            )
-            for setting in _SETTINGS.values()
+            CacheSetting(name, _WORDS[it.value()], self._origin(it), it.help, "; ".join(self._notes(it)))
+            for name, it in _SETTINGS.items()
         ]
 
     def why_disabled(self) -> str | None:
-        """Return why torch asks no cache for a graph, naming the setting; None where it is none of them."""
+        """Return why torch asks no cache for a graph, by the setting; None where none is the reason."""
         for setting in (_DISABLE, _FX):
             if setting.is_off():
                 origin = self._origin(setting).removesuffix(f", {setting.name}")
@@ -208,37 +187,32 @@ class CacheSettings:
     def switch(self, name: str, text: str) -> None:
         """Import a setting's module, and assign to it; ConfigError if torch would ignore that."""
         if name == FOLDER:
-            raise ConfigError(
-                "torch's folder is chosen before the kernel starts",
-                where=ORIGIN,
-                next_step=f"set {FOLDER} in the environment, and restart the kernel",
-            )
+            what = "torch's folder is chosen before the kernel starts"
+            next_step = f"set {FOLDER} in the environment, and restart the kernel"
+            raise ConfigError(what, where=ORIGIN, next_step=next_step)
         setting = _SETTINGS[name]
         if (value := _VALUES.get(text.lower())) is None:
-            raise ConfigError(
-                f"{name}={text!r} cannot be used: on or off is needed",
-                where=ORIGIN,
-                next_step=f"{name} takes on or off",
-            )
+            what = f"{name}={text!r} cannot be used: on or off is needed"
+            raise ConfigError(what, where=ORIGIN, next_step=f"{name} takes on or off")
         # None turns a remote cache off; False would be part of AOTAutograd's keys, and entries would miss.
         assigned = value or (None if setting.default is None else False)
-        module = importlib.import_module(setting.module)
-        before = getattr(module, setting.attribute)
-        setattr(module, setting.attribute, assigned)
+        module_name, _, attribute = setting.place.rpartition(".")
+        module = importlib.import_module(module_name)
+        before = getattr(module, attribute)
+        setattr(module, attribute, assigned)
         if setting.value() is not assigned:
-            setattr(module, setting.attribute, before)
-            variable = setting.variable() or (setting.name, text)
-            raise ConfigError(
-                f"torch ignores {name}={text}, since {'='.join(variable)} was in the environment when it was "
-                "imported: nothing is changed",
-                where=ORIGIN,
-                next_step=f"unset {variable[0]}, and restart the kernel",
+            setattr(module, attribute, before)
+            variable, words = setting.variable() or (name, text)
+            what = (
+                f"torch ignores {name}={text}, since {variable}={words} was in the environment when it was "
+                "imported: nothing is changed"
             )
+            raise ConfigError(what, where=ORIGIN, next_step=f"unset {variable}, and restart the kernel")
         self._switched[name] = assigned, self._switched.get(name, (None, before))[1]
 
     def forbid_autograd_cache(self) -> None:
         """Turn AOTAutograd's caches off on all threads until `restore`, whatever was set."""
-        config: Any = importlib.import_module(_FUNCTORCH)
+        config: Any = importlib.import_module("torch._functorch.config")
         for name in ("enable_autograd_cache", "enable_remote_autograd_cache"):
             entry = config._config[name]
             self._forced.append((entry, entry.env_value_force))
@@ -249,8 +223,8 @@ class CacheSettings:
     def restore(self) -> None:
         """Switch back what was switched, unless somebody else has switched it since."""
         for name in self.switched:
-            setting = _SETTINGS[name]
-            setattr(sys.modules[setting.module], setting.attribute, self._switched[name][1])
+            module, _, attribute = _SETTINGS[name].place.rpartition(".")
+            setattr(sys.modules[module], attribute, self._switched[name][1])
         self._switched.clear()
         while self._forced:
             entry, value = self._forced.pop()

@@ -7,6 +7,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 __all__ = [
@@ -19,7 +20,7 @@ __all__ = [
 ]
 
 _compiled: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
-"""What `compile_target` compiled: a weak reference to what a module calls since then, and the arguments.
+"""Targets of `compile_target` → a weak reference to what a module calls since then, and the arguments.
 
 Weak, since that refers to the module: it would keep the module, and its parameters, for good.
 """
@@ -98,7 +99,7 @@ def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def default_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Have calls of `torch.compile` take these arguments, where they do not give their own."""
+    """Make these arguments the defaults of `torch.compile`."""
     if not arguments:
         yield
         return
@@ -107,12 +108,12 @@ def default_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
     original = torch.compile
 
     @functools.wraps(original)
-    def compile(model: Any = None, **given: Any) -> Any:
+    def compile(model: Any = None, **own: Any) -> Any:
         defaults = dict(arguments)
-        if given.get("mode") is not None or given.get("options") is not None:  # torch takes one of the two
+        if own.get("mode") is not None or own.get("options") is not None:  # torch takes one of the two
             defaults.pop("mode", None)
             defaults.pop("options", None)
-        return original(model, **{**defaults, **given})
+        return original(model, **{**defaults, **own})
 
     torch.compile = compile
     try:
@@ -121,13 +122,11 @@ def default_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
         torch.compile = original
 
 
-@contextlib.contextmanager
-def default_device(device: str | None) -> Iterator[None]:
+def default_device(device: str | None) -> AbstractContextManager[Any]:
     """Make `device` what tensors are created on, as `torch.set_default_device` does."""
     if device is None:
-        yield
-        return
+        return contextlib.nullcontext()
     import torch
 
-    with torch.device(device):
-        yield
+    scope: AbstractContextManager[Any] = torch.device(device)
+    return scope

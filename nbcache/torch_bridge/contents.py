@@ -1,7 +1,7 @@
-"""What is in a graph: its guards and the code that torch has generated. Both are looked for when asked for.
+"""The contents of a graph: its guards and the code that torch has generated, both looked up on demand.
 
-While a graph compiles, only the path of its code is noted. Guards are found by way of torch's own list of the
-code that it has seen, which holds weak references: nothing here keeps anything of a user's alive.
+While a graph compiles, only the path of its code is noted. torch's own list of the
+code that it has seen leads to guards. It holds weak references: nothing here keeps a user's object alive.
 """
 
 from __future__ import annotations
@@ -60,14 +60,12 @@ def contents_of(graph: GraphRecord, session: Session) -> GraphContents:
 
 
 def _guards_of(compile_id: str, session: Session) -> tuple[tuple[str, ...], str]:
-    """Return the guards of a compile, or why there are none to be shown."""
+    """Return the guards of a compile, or the reason why it has none."""
     try:
         for entry in _entries():
             if str(entry.compile_id) == compile_id:
-                parts = [
-                    readable(with_cells(session, str(each)) or "") for each in entry.guard_manager.code_parts
-                ]
-                return tuple(sorted(parts, key=_rank)), ""
+                texts = (with_cells(session, str(part)) or "" for part in entry.guard_manager.code_parts)
+                return tuple(sorted(map(readable, texts), key=_rank)), ""
     except Exception as error:  # whatever this torch calls it
         logger.info("guards could not be read", exc_info=error)
         return (), f"this version of torch does not show them ({type(error).__name__})"
@@ -91,7 +89,7 @@ def _rank(guard: str) -> int:
 
 
 def _code_at(path: str) -> tuple[str, str]:
-    """Return the code at a path, or why there is none."""
+    """Return the code at a path, or the reason why it has none."""
     if not path:
         return "", _ELSEWHERE
     try:

@@ -1,4 +1,4 @@
-"""What the bridge offers to the parts of nbcache that hook torch."""
+"""The bridge, as the parts of nbcache see it that hook torch."""
 
 from __future__ import annotations
 

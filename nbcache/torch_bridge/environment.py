@@ -1,10 +1,12 @@
-"""What compiled code is bound to on this machine, in this process."""
+"""The environment that compiled code is bound to on this machine, in this process."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import shlex
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
@@ -13,8 +15,11 @@ from nbcache.core.cpu_levels import Baseline
 from nbcache.core.key import components
 from nbcache.core.model import Environment
 from nbcache.torch_bridge import gpus
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR, release, torch_version
 
 __all__ = [
+    "compiler",
+    "compiler_identity",
     "current",
     "foreseen",
     "lacking",
@@ -26,7 +31,7 @@ __all__ = [
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_LINES = ("flags", "Features", "features", "isa")
-"""Where /proc/cpuinfo lists instruction sets: x86, arm64, s390x, RISC-V."""
+"""Labels by which /proc/cpuinfo lists instruction sets: x86, arm64, s390x, RISC-V."""
 _INSTRUCTIONS = re.compile(
     r"""(?x) 3dnow\w*|abm|adx|aes|amx\w*|apx\w*|avx\w*|bmi\d|cldemote|clflush|clflushopt|clwb|clzero|cmov|
     cmpccxadd|cx16|cx8|enqcmd|f16c|fma|fma4|fpu|fsgsbase|fxsr\w*|gfni|hle|hreset|kl|lahf_lm|lwp|mmx\w*|monitor|
@@ -41,26 +46,6 @@ of the virtual machine. It changes with a reboot or a move to another host, and 
 """
 _NEVER = frozenset({"cpuid", "evtstrm"})
 """Words in the lists of other CPUs that name no instruction."""
-
-
-def release(version: str) -> tuple[int, int]:
-    """Return the major and minor part of a version of torch."""
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
-
-
-def torch_version() -> str | None:
-    """Return the version of torch, imported or not, without importing it; None where it is not installed.
-
-    Of one that is not imported it may name no build: wheels' metadata often do not.
-    """
-    from importlib.metadata import PackageNotFoundError, version
-
-    imported = getattr(sys.modules.get("torch"), "__version__", None)
-    try:
-        return str(imported or version("torch"))
-    except PackageNotFoundError:
-        return None
 
 
 def current(baseline: Baseline | None = None) -> Environment:
@@ -163,3 +148,41 @@ def _cpu_features() -> str:
         if label.strip() in _FEATURE_LINES:
             return " ".join(sorted({*value.split()} - _NEVER))
     return platform.processor() or "unknown"
+
+
+# --- the C++ compiler ------------------------------------------------------------------------------
+
+
+def compiler() -> tuple[str, list[str] | None]:
+    """Return the C++ compiler, as `CXX` names it, and the command that runs it; None where it is not there.
+
+    All of `CXX` names a program where torch takes no arguments there, as it does in `ccache g++`.
+    """
+    name = os.environ.get("CXX", "g++")
+    words = [name]
+    if TORCHBEHAVIOR.arguments_in_cxx:
+        try:
+            words = shlex.split(name) or [name]
+        except ValueError:  # a quotation mark without its other
+            return name, None
+    path = shutil.which(words[0])
+    return name, None if path is None else [path, *words[1:]]
+
+
+def compiler_identity() -> str | None:
+    """Return the identity of the C++ compiler without running it; None without one.
+
+    Of a command that is all programs among its words (`ccache g++`), and their arguments.
+    """
+    _, command = compiler()
+    return None if command is None else " ".join(map(_identity, command))
+
+
+def _identity(word: str) -> str:
+    """Return what tells the program that a word of a command names from others; another word as it is."""
+    path = shutil.which(word)
+    if path is None:
+        return word
+    path = os.path.realpath(path)
+    status = os.stat(path)
+    return f"{path} {status.st_size} {status.st_mtime_ns}"

@@ -60,15 +60,12 @@ _AUTOGRAD = {
 }
 _breaks = threading.local()
 """`before`: how many graph breaks torch had noted when the compile on this thread began."""
-_OUTVOTED = "autograd_cache_cross_rank_miss"
-_outvoted = 0
-"""How often other processes of a distributed program have lacked what this one had found, so far."""
 _FOLLOWING = "following a compile"
 _FIRST_OF_TORCH = "torch._utils"
 _KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
-"""Where the source of a Triton kernel says what torch calls it."""
+"""The place in a Triton kernel's source that has torch's name of it."""
 CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
-"""What torch calls each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
+"""torch's name of each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(__file__) + os.sep
 _WRAPPERS = os.path.join("torch", "_dynamo", "external_utils.py")
@@ -78,10 +75,10 @@ _TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
 """A line of a node's stack trace."""
 _USERS_TRACE = "User stack trace"
 _GUARD_OF = re.compile(r"\W*\d+/\d+: ")
-"""How a guard begins that failed: with the compile that made it."""
+"""The beginning of a guard that failed: the compile that made it."""
 _BUILTIN = re.compile(r"does not know how to trace builtin operator `(\w+)`")
 _LIMIT = re.compile(r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)")
-"""What torch's error says where a function was compiled too often."""
+"""torch's error where a function was compiled too often."""
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
 _BACKWARD = "entire_backward_compile"
@@ -101,7 +98,7 @@ class NotStored(Intended):
 
 @contextlib.contextmanager
 def restoring_only() -> Iterator[None]:
-    """Have this thread raise NotStored in here, where it would compile or find out what is not stored."""
+    """Make this thread raise NotStored where it would compile or find out what is not stored."""
     _restraint.on = True
     try:
         yield
@@ -133,7 +130,7 @@ def stamp() -> dict[str, Any]:
 
 
 def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
-    """Stand in for the logger that gets all of torch's phases, `utils.CHROMIUM_EVENT_LOG`."""
+    """Follow torch's phases and cache answers: `ChromiumEventLogger` gets all of them."""
     import torch
 
     session = context.session
@@ -142,58 +139,41 @@ def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
     patches.undo(lambda: session.cell_ended.remove(heap.reset))
     patches.undo(heap.reset)
 
-    class EventLog(utils.ChromiumEventLogger):  # type: ignore[name-defined]
-        """Passes every event on to torch's own logging, and to the session."""
-
     def timed(
-        original: Any,
-        self: Any,
-        event_name: str,
-        time_ns: int,
-        phase: str,
-        metadata: dict[str, Any] | None = None,
-        *args: Any,
-        **kwargs: Any,
+        original: Any, self: Any, name: str, time_ns: int, phase: str, *args: Any, **kwargs: Any
     ) -> Any:
-        if phase == "B" and event_name in (_FRAME, _BACKWARD):
+        begins = phase == "B"
+        if begins and name in (_FRAME, _BACKWARD):
             session.attempt("settling torch's settings", context.settle)
-        if event_name == _FRAME:
-            (heap.begin if phase == "B" else heap.end)()
-            if phase == "B":
+        if name == _FRAME:
+            (heap.begin if begins else heap.end)()
+            if begins:
                 session.attempt("settling the order of modules", partial(settle_import_order, torch))
-        if not event_name.startswith(_PASSES):
-            noted = partial(_span, utils, context, event_name, phase, metadata or {})
-            session.attempt(_FOLLOWING, noted)
-        return original(self, event_name, time_ns, phase, metadata, *args, **kwargs)
+        if not name.startswith(_PASSES):
+            metadata = (args[0] if args else kwargs.get("metadata")) or {}
+            session.attempt(_FOLLOWING, partial(_span, utils, context, name, begins, metadata))
+        return original(self, name, time_ns, phase, *args, **kwargs)
 
-    def instant(
-        original: Any,
-        self: Any,
-        event_name: str,
-        time_ns: int,
-        metadata: dict[str, Any] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        if event_name in _AUTOGRAD:
-            noted = partial(_autograd, utils, session, _AUTOGRAD[event_name], metadata or {})
-            session.attempt(_FOLLOWING, noted)
-        return original(self, event_name, time_ns, metadata, *args, **kwargs)
+    def instant(original: Any, self: Any, name: str, time_ns: int, *args: Any, **kwargs: Any) -> Any:
+        if (outcome := _AUTOGRAD.get(name)) is not None:
+            metadata = (args[0] if args else kwargs.get("metadata")) or {}
+            session.attempt(_FOLLOWING, partial(_autograd, session, outcome, metadata))
+        return original(self, name, time_ns, *args, **kwargs)
 
-    patches.hook(EventLog, "_log_timed_event", timed)
-    patches.hook(EventLog, "log_instant_event", instant)
-    patches.set(utils, "CHROMIUM_EVENT_LOG", EventLog())
+    patches.hook(utils.ChromiumEventLogger, "_log_timed_event", timed)
+    patches.hook(utils.ChromiumEventLogger, "log_instant_event", instant)
 
 
-def _span(utils: ModuleType, context: Context, name: str, phase: str, metadata: Mapping[str, Any]) -> None:
+def _span(utils: ModuleType, context: Context, name: str, begins: bool, metadata: Mapping[str, Any]) -> None:
     at, session = stamp(), context.session
-    if phase == "B":
+    if begins:
         function = ""
         if name == _FRAME:
             function = _name_being_compiled()
             _breaks.before = len(utils.graph_break_reasons)
-        if name in _TUNING:
-            session.emit(_tuned(at, metadata))
+        if name in _TUNING:  # the compile that it belongs to has ended, and torch has kept its id
+            kernel = {"compile_id": metadata.get("compile_id"), "name": str(metadata.get("kernel_name"))}
+            session.emit(KernelTuned(**{**at, **kernel}))
         session.emit(SpanStarted(**at, name=name, function=function))
         return
     if name == _FRAME:
@@ -206,14 +186,7 @@ def _span(utils: ModuleType, context: Context, name: str, phase: str, metadata: 
     session.emit(SpanEnded(**at, name=name, attributes=metadata))
 
 
-def _tuned(at: dict[str, Any], metadata: Mapping[str, Any]) -> KernelTuned:
-    """Return the event; the compile that it belongs to has ended, and torch has kept its id."""
-    return KernelTuned(
-        **{**at, "compile_id": metadata.get("compile_id")}, name=str(metadata.get("kernel_name"))
-    )
-
-
-def _autograd(utils: ModuleType, session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
+def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
     session.emit(
         AutogradLookup(
             **stamp(),
@@ -222,32 +195,21 @@ def _autograd(utils: ModuleType, session: Session, outcome: Outcome, metadata: M
             reason=_first_line(metadata.get("cache_bypass_reason")),
             forward_saved_seconds=_scaled(metadata.get("forward_time_saved_ms"), 1e-3),
             backward_saved_seconds=_scaled(metadata.get("backward_time_saved_ms"), 1e-3),
-            outvoted=outcome is Outcome.MISS and _was_outvoted(utils),
         )
     )
-
-
-def _was_outvoted(utils: ModuleType) -> bool:
-    """Return whether the miss that torch reports now was a hit here, but not in another process (since 2.15).
-
-    torch counts those (`_sync_cache_decision_cross_ranks`), until the user has it count anew.
-    """
-    global _outvoted
-    before, _outvoted = _outvoted, utils.counters["aot_autograd"].get(_OUTVOTED, 0)
-    return bool(_outvoted > before)
 
 
 def _name_being_compiled() -> str:
     """Return what people call the function that Dynamo has begun to compile.
 
-    What torch has written, as `nn.Sequential`, and what its decorators return, it calls by a function of its
-    own, which all of them share: `inner(*args)`, which calls `fn`.
+    torch calls its own modules, as `nn.Sequential`, and the results of its decorators by one function that
+    all of them share: `inner(*args)`, which calls `fn`.
     """
     code = frames.read(frames.CODE)
     if code is None or not (code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS)):
         return _function_name(code)
-    given = frames.read(frames.FRAME_LOCALS)
-    called = given.get("fn") if isinstance(given, dict) else None
+    variables = frames.read(frames.FRAME_LOCALS)
+    called = variables.get("fn") if isinstance(variables, dict) else None
     called = called.func if type(called) is partial else called
     name = getattr(called, "__qualname__", None) if isinstance(called, _FUNCTIONS) else type(called).__name__
     return name.rpartition("<locals>.")[2] if isinstance(name, str) and called is not None else "inner"
@@ -256,7 +218,7 @@ def _name_being_compiled() -> str:
 def _function_name(code: CodeType | None) -> str:
     """Return what people call a function: `Network.forward`, `train_step`, `train_step (resumed)`.
 
-    After a graph break Dynamo goes on in a function of its own making, `torch_dynamo_resume_in_f_at_12`.
+    After a graph break Dynamo goes on in a function that it has made, `torch_dynamo_resume_in_f_at_12`.
     """
     if code is None:
         return ""
@@ -274,6 +236,7 @@ def _frame(
     breaks = len(utils.graph_break_reasons)
     # Most breaks restart the tracing; one at a jump, such as an `if` on data, does not.
     broke = bool(metadata.get("restart_reasons")) or breaks > getattr(_breaks, "before", breaks)
+    last = last_break(utils) if broke else None
     metrics = next(iter(reversed(utils.get_compilation_metrics())), None)
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
@@ -281,8 +244,9 @@ def _frame(
     recompiled = with_cells(session, _guards(getattr(metrics, "recompile_reason", None)))
     failure = _failure(metadata)
     versions = int(metadata.get("cache_size") or 0) + 1  # torch forgets those whose objects are gone
+    limit = int(getattr(sys.modules["torch._dynamo.config"], "recompile_limit", 0))
     if recompiled or failure:
-        _warn_of_limit(session, function, versions if recompiled and not failure else 0)
+        _warn_of_limit(session, function, versions if recompiled and not failure else 0, limit)
         _tell_what_is_left(session, function, file)
     return FrameCompiled(
         **at,
@@ -292,8 +256,8 @@ def _frame(
         operators=metadata.get("graph_op_count"),
         recompile_reason=recompiled,
         versions=versions if recompiled else 0,
-        recompile_limit=_recompile_limit() if recompiled else 0,
-        graph_break_reason=_graph_break(utils, session) if broke else None,
+        recompile_limit=limit if recompiled else 0,
+        graph_break_reason=last and _graph_break(session, last.reason, getattr(last, "user_stack", None)),
         failure=failure,
     )
 
@@ -302,37 +266,27 @@ def _guards(text: str | None) -> str | None:
     """Return the guards that failed, one a line, without the stack traces that torch adds (since 2.13)."""
     if not text:
         return text
-    kept, within = [], False
-    for line in text.splitlines():
-        within = bool(line.strip().startswith(_USERS_TRACE) or (within and not _GUARD_OF.match(line)))
-        if not within and line.strip():
-            kept.append(" ".join(line.split()))
-    return "\n".join(kept)
+    guards, within = [], False
+    for line in map(str.strip, text.splitlines()):
+        within = line.startswith(_USERS_TRACE) or (within and not _GUARD_OF.match(line))
+        if not within and line:
+            guards.append(" ".join(line.split()))
+    return "\n".join(guards)
 
 
-def _recompile_limit() -> int:
-    """Return how often torch compiles one function; 0 where torch does not tell."""
-    config = sys.modules["torch._dynamo.config"]
-    return int(getattr(config, "recompile_limit", 0))
-
-
-def _warn_of_limit(session: Session, function: str, versions: int) -> None:
+def _warn_of_limit(session: Session, function: str, versions: int, limit: int) -> None:
     """Say so where a function is compiled once more at most, and where it was compiled too often.
 
     `versions` is how many there are of it; 0 where it was not compiled again.
     """
-    limit, error = _recompile_limit(), sys.exc_info()[1]
+    error = sys.exc_info()[1]
     reached = _LIMIT.search(str(error)) if type(error).__module__ == "torch._dynamo.exc" else None
+    eagerly = "calls that fit none of these run eagerly; %nbcache why says what differs"
     if reached is not None:
-        session.notice(
-            f"{function} has {reached[2]} versions, the limit (torch._dynamo.config.{reached[1]}): "
-            "calls that fit none of these run eagerly; %nbcache why says what differs"
-        )
+        setting = f"torch._dynamo.config.{reached[1]}"
+        session.notice(f"{function} has {reached[2]} versions, the limit ({setting}): {eagerly}")
     elif limit > 2 and versions + 1 == limit:
-        session.notice(
-            f"{function} has {versions} of at most {limit} versions: one more, and "
-            "calls that fit none of these run eagerly; %nbcache why says what differs"
-        )
+        session.notice(f"{function} has {versions} of at most {limit} versions: one more, and {eagerly}")
 
 
 def _tell_what_is_left(session: Session, function: str, file: str) -> None:
@@ -342,9 +296,7 @@ def _tell_what_is_left(session: Session, function: str, file: str) -> None:
         return
     if frames.read(frames.ONE_GRAPH) or _is_torchs(file):
         return
-    words = words_of_break(getattr(error, "msg", error))
-    if stack := getattr(error, "real_stack", None):
-        words = break_text(session, words, stack[-1].filename, stack[-1].lineno)
+    words = _graph_break(session, getattr(error, "msg", error), getattr(error, "real_stack", None))
     session.notice(f"{function} is left to Python, nothing of it is compiled: {words}; {break_action(words)}")
 
 
@@ -365,7 +317,7 @@ def user_line(session: Session, trace: str) -> str:
     """Return the innermost line of a node's stack trace that is not torch's own, `In[4]:7`; else nothing."""
     for file, line in reversed(_TRACED.findall(trace)):
         if not _is_torchs(file):
-            return f"{_short_place(session, file)}:{line}"
+            return f"{_place(session, file).rpartition(os.sep)[2]}:{line}"
     return ""
 
 
@@ -373,30 +325,21 @@ def _is_torchs(file: str) -> bool:
     return file.startswith(os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), ""))
 
 
-def _short_place(session: Session, file: str) -> str:
-    """Return how a line of a report names a file: a cell's label, or its name without folders."""
-    return _place(session, file).rpartition(os.sep)[2]
-
-
 def _place(session: Session, file: str) -> str:
     cell = session.report_log.code_cell(file)
     return cell.label if cell else file
 
 
-def _graph_break(utils: ModuleType, session: Session) -> str | None:
-    """Return why the frame that has just been compiled ends in a graph break, and where."""
-    reason = last_break(utils)
-    if reason is None:
-        return None
-    stack = getattr(reason, "user_stack", None)
-    words = words_of_break(reason.reason)
+def _graph_break(session: Session, reason: Any, stack: Any) -> str:
+    """Return why there is a graph break, and where, if torch says so."""
+    words = words_of_break(reason)
     return break_text(session, words, stack[-1].filename, stack[-1].lineno) if stack else words
 
 
 def last_break(utils: ModuleType, begin: int = 0) -> Any:
     """Return the last graph break that torch has noted, of those from the one numbered `begin` on."""
-    breaks = [each for each in utils.graph_break_reasons[begin:] if getattr(each, "graph_break", True)]
-    return breaks[-1] if breaks else None
+    reasons = reversed(utils.graph_break_reasons[begin:])
+    return next((reason for reason in reasons if getattr(reason, "graph_break", True)), None)
 
 
 def break_text(session: Session, words: str, file: str, line: int) -> str:
@@ -407,9 +350,8 @@ def break_text(session: Session, words: str, file: str, line: int) -> str:
 def words_of_break(reason: object) -> str:
     """Return why there is a graph break, by what torch says of it in many lines."""
     lines = [line.strip() for line in str(reason).splitlines()]
-    explanation = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:")), ""
-    )
+    texts = (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:"))
+    explanation = next(texts, "")
     if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
         return "an `if`, `while` or `assert` asks for the value of a tensor"
     if (builtin := _BUILTIN.search(explanation)) is not None:
@@ -472,45 +414,39 @@ def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches
         if tuner is not None:
             tuner.compile_id = CompileContext.current_compile_id()
 
-    def counted(
+    def triton(
         original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
     ) -> Any:
         session.attempt(_FOLLOWING, partial(loaded, kernel_name, source_code))
         return original(self, kernel_name, source_code, *args, **kwargs)
 
-    patches.hook(async_compile.AsyncCompile, "triton", counted)
+    patches.hook(async_compile.AsyncCompile, "triton", triton)
 
 
 def follow_candidates(select_algorithm: ModuleType, context: Context, patches: Patches) -> None:
     """Count the candidates that this process times: `AlgorithmSelectorCache.benchmark_choice`."""
-    selector, session = select_algorithm.AlgorithmSelectorCache, context.session
+    selector, session, timed = select_algorithm.AlgorithmSelectorCache, context.session, threading.local()
 
     def tell(done: int, choices: int) -> None:
         session.emit(CandidateTimed(**stamp(), done=done, all=choices))
 
-    timed: dict[int, list[int]] = {}
-    """By thread, how many were timed, and how many there are."""
-
-    def choices_timed(original: Any, cls: Any, choices: Any, *args: Any, **kwargs: Any) -> Any:
-        thread = threading.get_ident()
-        around = timed.get(thread)  # where a choice is a graph that is tuned itself
-        timed[thread] = [0, len(choices)]
-        session.attempt(_FOLLOWING, partial(tell, *timed[thread]))
+    def benchmark_choices(original: Any, cls: Any, choices: Any, *args: Any, **kwargs: Any) -> Any:
+        outer = getattr(timed, "counts", None)  # where a choice is a graph that is tuned itself
+        timed.counts = [0, len(choices)]
+        session.attempt(_FOLLOWING, partial(tell, *timed.counts))
         try:
             return original(cls, choices, *args, **kwargs)
         finally:
-            timed.pop(thread, None)
-            if around is not None:
-                timed[thread] = around
-            session.attempt(_FOLLOWING, partial(tell, *(around or (0, 0))))
+            timed.counts = outer
+            session.attempt(_FOLLOWING, partial(tell, *(outer or (0, 0))))
 
-    def choice_timed(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def benchmark_choice(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(cls, *args, **kwargs)
         finally:
-            if (counted := timed.get(threading.get_ident())) is not None:
-                counted[0] += 1
-                session.attempt(_FOLLOWING, partial(tell, *counted))
+            if counts := getattr(timed, "counts", None):
+                counts[0] += 1
+                session.attempt(_FOLLOWING, partial(tell, *counts))
 
-    patches.hook(selector, "benchmark_choices", choices_timed)
-    patches.hook(selector, "benchmark_choice", choice_timed)
+    patches.hook(selector, "benchmark_choices", benchmark_choices)
+    patches.hook(selector, "benchmark_choice", benchmark_choice)

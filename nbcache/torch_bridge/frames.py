@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Local(NamedTuple):
-    """A variable of a function in one of torch's modules; of any function there if none is named."""
+    """A variable of a function in a torch module; of any function there if none is named."""
 
     module: str
     function: str
@@ -48,12 +48,12 @@ GRAPH = Local("torch._inductor.compile_fx", "compile_fx", "model_")
 FX_GRAPH = Local("torch._inductor.compile_fx", "_compile_fx_inner", "gm")
 """The graph that inductor looks up, and compiles where it is not stored."""
 INNER_COMPILE = Local("torch._inductor.compile_fx", "", "inner_compile")
-"""What inductor compiles each graph with."""
+"""The compiler that inductor calls for each graph."""
 COMPILERS = tuple(
     Local("torch._functorch.aot_autograd", "", name)
     for name in ("bw_compiler", "fw_compiler", "inference_compiler", "partition_fn")
 )
-"""What AOTAutograd compiles with."""
+"""The compilers that AOTAutograd calls."""
 LOOKED_UP_KEY = Local("torch._inductor.codecache", "_lookup_graph", "key")
 """The key of the graph that torch's cache looks up, and loads if it is stored."""
 

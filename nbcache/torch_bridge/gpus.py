@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs are here, and what Triton needs beside them; neither torch nor CUDA is asked.
+"""The NVIDIA GPUs that are here, and the compiler that Triton needs; nbcache asks neither torch nor CUDA.
 
 Asking CUDA takes tenths of a second and memory on the GPU, fixes what CUDA_VISIBLE_DEVICES says, and keeps
 children that are forked later from using it. So the driver's own library, NVML, is asked, which does none of
@@ -22,10 +22,10 @@ __all__ = ["Found", "Gpu", "c_compiler", "chosen", "device", "found", "settle"]
 
 _PROC = Path("/proc/driver/nvidia/gpus")
 _SIGNS = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "usr/lib/wsl/lib/libcuda.so.1")
-"""What is there beside a GPU, below `_ROOT`: a desktop card or server's, a Jetson's, one on WSL."""
+"""Files that are there beside a GPU, below `_ROOT`: a desktop card or server's, a Jetson's, one on WSL."""
 _ROOT = Path("/")
 _NO_NAME = "NVIDIA GPU"
-"""What to call one whose name nobody tells."""
+"""The name of a GPU that no driver names."""
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
@@ -40,7 +40,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the driver told."""
+    """The driver's answers."""
 
     gpus: tuple[Gpu, ...] = ()
     """Those that this process may open, whatever CUDA_VISIBLE_DEVICES says, in the order of the PCI bus."""
@@ -54,7 +54,7 @@ class Found:
 
 @functools.cache
 def found() -> Found:
-    """Return what is here, found out once in a process and its children."""
+    """Return the GPUs that are here, asked once in a process and its children."""
     try:
         import pynvml
     except ImportError:
@@ -64,12 +64,13 @@ def found() -> Found:
             return _ask(pynvml)
         except pynvml.NVMLError as error:
             failure = str(error)
-    gpus = tuple(_listed()) or tuple(_signs())
+    signs = (len(list(_ROOT.glob(sign))) for sign in _SIGNS)
+    gpus = tuple(_listed()) or (Gpu(_NO_NAME),) * next(filter(None, signs), 0)
     return Found(gpus, failure=failure if gpus else "")
 
 
 _settled: Mapping[str, str] | None = None
-"""What `chosen` returned when CUDA began to be used; None before that."""
+"""The answer of `chosen` when CUDA was first used; None before that."""
 
 
 def chosen() -> Mapping[str, str]:
@@ -80,7 +81,7 @@ def chosen() -> Mapping[str, str]:
 
 
 def settle() -> None:
-    """Note that CUDA is used now in this process: from here on it heeds these variables no more."""
+    """Note that CUDA is used now in this process: from here on these variables have no effect."""
     global _settled
     _settled = chosen()
 
@@ -185,14 +186,6 @@ def _listed() -> Iterator[Gpu]:
             values = {label.strip(): value.strip() for label, _, value in lines}
             name = values.get("Model", "Unknown")
             yield Gpu(_NO_NAME if name == "Unknown" else name, values.get("GPU UUID", ""))
-
-
-def _signs() -> Iterator[Gpu]:
-    """Yield a GPU for each sign of one, nameless."""
-    for sign in _SIGNS:
-        if count := len(list(_ROOT.glob(sign))):
-            yield from [Gpu(_NO_NAME)] * count
-            return
 
 
 # --- what Triton needs --------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -63,9 +64,9 @@ class Hook:
 
     def owner(self) -> Any:
         """Return the class or module that has the attribute; it is imported if need be."""
-        found = importlib.import_module(self.module)
+        module = importlib.import_module(self.module)
         path = self.path.rpartition(".")[0]
-        return attrgetter(path)(found) if path else found
+        return attrgetter(path)(module) if path else module
 
     def is_there(self) -> bool:
         """Return whether this torch has the attribute."""
@@ -76,16 +77,15 @@ class Hook:
 
     def check(self) -> None:
         """Raise an exception where this torch has no such attribute, or a function with other parameters."""
-        if self.is_optional and not self.is_there():
-            return
-        found = inspect.getattr_static(self.owner(), name := self.path.rpartition(".")[2])
-        if self.is_function:
-            check_parameters(getattr(found, "__func__", found), name, self.takes)
+        if self.is_there() or not self.is_optional:
+            value = inspect.getattr_static(self.owner(), name := self.path.rpartition(".")[2])
+            if self.is_function:
+                check_parameters(getattr(value, "__func__", value), name, self.takes)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What belongs together: it is hooked whole or not at all."""
+    """Hooks that belong together: all of them are installed, or none."""
 
     install: Callable[..., None]
     """Hooks it: `install(module, context, patches)`, a method of an `owner` where one is named."""
@@ -95,7 +95,7 @@ class Part:
     """The attributes that it replaces, as `Hook` reads them."""
     purpose: str
     without: str
-    """What is lost where it is off; a clause."""
+    """The loss where it is off; a clause."""
     loss: Loss = Loss.PART
     because: str = ""
     """Why more is lost than its own feature."""
@@ -107,7 +107,7 @@ class Part:
     flag: str = ""
     """The flag of TORCHBEHAVIOR for which it is hooked; with any release where there is none."""
     is_temporary: bool = False
-    """Whether the attributes are replaced only for a while; until then, they are looked at."""
+    """True if the attributes are replaced only for a while; until then, they are looked at."""
 
     @property
     def name(self) -> str:
@@ -120,7 +120,7 @@ class Part:
         return (self.module,) if isinstance(self.module, str) else self.module
 
     def places(self) -> list[Hook]:
-        """Return what it replaces."""
+        """Return the attributes that it replaces."""
         return [Hook.parse(text, self.modules[0]) for text in self.hooks]
 
     def applies(self) -> bool:
@@ -145,9 +145,9 @@ class Hooks:
         self._owners = owners
         self._on_loss = on_loss
         self._context: Context | None = None
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[tuple[Part, ModuleType]] = []
         self.on: dict[str, list[Patches]] = {}
-        """What is hooked, by the names of the parts; a part may be hooked in several modules."""
+        """Name of a part → its patches; a part may be hooked in several modules."""
         self.lost: dict[str, str] = {}
         """Why parts are off, by their names."""
 
@@ -163,13 +163,13 @@ class Hooks:
                 self._install(part, module)
 
     def owners_are_there(self) -> None:
-        """Hook what has waited for an owner."""
+        """Hook the parts that have waited for an owner."""
         waiting, self._waiting = self._waiting, []
-        for action in waiting:
-            action()
+        for part, module in waiting:
+            self._install(part, module)
 
     def switch_off(self, owner: str) -> None:
-        """Have the hooks of an owner's parts only call what they replace."""
+        """Make the hooks of an owner's parts only call the functions that they replace."""
         for part in self.parts:
             for patches in self.on.get(part.name, ()) if part.owner == owner else ():
                 patches.off = True
@@ -177,7 +177,7 @@ class Hooks:
     def restore(self) -> None:
         """Take every hook back, the newest first."""
         self._context = None
-        for patches in reversed([each for listed in self.on.values() for each in listed]):
+        for patches in reversed([*chain(*self.on.values())]):
             patches.restore()
         self.on.clear()
         self.lost.clear()
@@ -186,7 +186,7 @@ class Hooks:
     def _install(self, part: Part, module: ModuleType) -> None:
         owner = self._owners[part.owner]() if part.owner else None
         if part.owner and owner is None:  # torch imports this module while it is imported itself
-            self._waiting.append(partial(self._install, part, module))
+            self._waiting.append((part, module))
             return
         if self._context is None or not part.applies():
             return
@@ -201,7 +201,7 @@ class Hooks:
                 for place in part.places():
                     place.check()
             install(module, self._context, patches)
-        except Exception as error:  # whatever it is, the user's import goes on
+        except Exception as error:  # the user's import goes on after any error
             patches.restore()
             self._lose(part, module, _MOVED, error)
             return
@@ -217,11 +217,10 @@ class Hooks:
                 self.lost.setdefault(other.name, f"{part.name} is off")
                 for patches in self.on.get(other.name, ()):
                     patches.off = True
-        off = [other for other in self.parts if other.name in self.lost]
         loss, without = part.loss, part.without
         # AOTAutograd may save an entry that was not checked, where its check has just failed.
         unchecked = loss is Loss.ENTRIES and why is _CALLED
-        if unchecked or any(other.instead in self.lost for other in off):
+        if unchecked or any(other.name in self.lost and other.instead in self.lost for other in self.parts):
             loss, without = Loss.ALL, "nothing is stored or restored"
         version = getattr(sys.modules.get("torch"), "__version__", "?")
         where = f"{module.__name__} of torch {version} {why}"
@@ -231,12 +230,12 @@ class Hooks:
 
 def misfits(parts: Sequence[Part]) -> dict[str, str]:
     """Return why parts have no place in this torch, by name; their modules are imported."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for part in parts:
         try:
             for place in part.places() if part.applies() else ():
                 if find_spec(place.module.partition(".")[0]) is not None:
                     place.check()
         except Exception as error:  # whatever importing torch's module raises
-            found[part.name] = repr(error)
-    return found
+            reasons[part.name] = repr(error)
+    return reasons

@@ -25,7 +25,7 @@ __all__ = ["follow_lookups"]
 
 _FOLLOWING = "following torch's lookups"
 _AUTOCAST = (("autocast_cpu_enabled", "autocast_cpu_dtype"), ("autocast_enabled", "autocast_gpu_dtype"))
-"""What torch calls the state of autocast."""
+"""torch's names for the state of autocast."""
 
 
 def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) -> None:
@@ -55,9 +55,8 @@ def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) ->
                 key, debug_lines, example_inputs, local, remote_cache, is_backward, *args, **kwargs
             )
         finally:
-            session.attempt(
-                _FOLLOWING, partial(_looked_up, session, key, is_backward, graph, info, debug_lines)
-            )
+            report = _hit if graph is not None else partial(_miss, debug_lines)
+            session.attempt(_FOLLOWING, partial(report, session, key, is_backward, info))
         if graph is None:
             must_be_stored(key)
         return graph, info
@@ -65,49 +64,34 @@ def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) ->
     patches.hook(codecache.FxGraphCache, "load_with_key", load_with_key)
 
 
-def _looked_up(
-    session: Session, key: str, backward: bool, graph: Any, info: Mapping[str, Any], debug_lines: list[str]
+def _hit(session: Session, key: str, backward: bool, info: Mapping[str, Any]) -> None:
+    level, source = session.cache.origin_of("inductor", key)
+    saved = info.get("time_saved_ns")
+    answer = {"hit": True, "saved_seconds": None if saved is None else saved * 1e-9}
+    session.emit(_lookup(key, backward, level=level, source=source, **answer))
+
+
+def _miss(
+    debug_lines: list[str], session: Session, key: str, backward: bool, info: Mapping[str, Any]
 ) -> None:
-    hit, began = graph is not None, time.perf_counter()
-    components = None
-    if not hit:
-        components = session.attempt(_FOLLOWING, partial(_components, session, debug_lines, backward))
-    level, source = session.cache.origin_of("inductor", key) if hit else (None, None)
-    threads, saved = sys.modules["torch"].get_num_threads(), info.get("time_saved_ns")
-    why = None
-    if not hit:
-        ask = partial(_miss_reason, session, key, info, threads, backward, components)
-        why = session.attempt(_FOLLOWING, ask)
-    kept = "" if components is None else to_text(components)
-    session.explaining_seconds += time.perf_counter() - began
-    session.emit(
-        GraphLookup(
-            **stamp(),
-            key=key,
-            backward=backward,
-            hit=hit,
-            reason=None if why is None else why.text,
-            saved_seconds=None if saved is None else saved * 1e-9,
-            level=level,
-            source=source,
-            threads=threads,
-            components=kept,
-            explanation=None if why is None else why.explanation,
-        )
-    )
-
-
-def _miss_reason(
-    session: Session,
-    key: str,
-    info: Mapping[str, Any],
-    threads: int,
-    backward: bool,
-    components: Components | None,
-) -> Reason:
+    began = time.perf_counter()
+    components = session.attempt(_FOLLOWING, partial(_components, session, debug_lines, backward))
+    threads = sys.modules["torch"].get_num_threads()
+    why: Reason | None
     if info.get("cache_status_detailed") == "guard_miss":
-        return Reason("stored for other shapes: a guard of the stored graph does not hold")
-    return session.miss_reason(key, threads, backward=backward, components=components)
+        why = Reason("stored for other shapes: a guard of the stored graph does not hold")
+    else:
+        ask = partial(session.miss_reason, key, threads, backward=backward, components=components)
+        why = session.attempt(_FOLLOWING, ask)
+    text = "" if components is None else to_text(components)
+    session.explaining_seconds += time.perf_counter() - began
+    reason = {} if why is None else {"reason": why.text, "explanation": why.explanation}
+    session.emit(_lookup(key, backward, hit=False, components=text, **reason))
+
+
+def _lookup(key: str, backward: bool, **answer: Any) -> GraphLookup:
+    threads = sys.modules["torch"].get_num_threads()
+    return GraphLookup(**stamp(), key=key, backward=backward, threads=threads, **answer)
 
 
 def _components(session: Session, debug_lines: list[str], backward: bool) -> Components:
@@ -140,9 +124,5 @@ def _grad_mode() -> str:
 def _autocast() -> str:
     """Return the dtype of autocast as it was when Dynamo began, `off` where it is off."""
     state = _global_state()
-    found = [
-        str(state[dtype][1]).removeprefix("torch.")
-        for enabled, dtype in _AUTOCAST
-        if enabled in state and state[enabled][1]
-    ]
-    return ", ".join(found) or "off"
+    dtypes = [state[dtype][1] for enabled, dtype in _AUTOCAST if enabled in state and state[enabled][1]]
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes) or "off"

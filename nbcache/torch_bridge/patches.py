@@ -8,7 +8,8 @@ import importlib.machinery
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -18,8 +19,8 @@ __all__ = ["ImportHook", "Intended", "Patches", "check_parameters"]
 
 _ABSENT = object()
 _OF_FUNCTIONS = (classmethod, staticmethod)
-_KEPT = ("cache_clear", "cache_info", "cache_parameters")
-"""What a function that `functools` has cached can do beside being called."""
+_OF_CACHED = ("cache_clear", "cache_info", "cache_parameters")
+"""Methods of a function that `functools` has cached."""
 
 
 class Intended(Exception):
@@ -27,26 +28,24 @@ class Intended(Exception):
 
 
 class Patches:
-    """Replaces attributes, and remembers what was there: the hooks of one part of nbcache.
+    """Replaces attributes, and remembers their values: the hooks of one part of nbcache.
 
-    `on_fault` is told of the first exception of a hook's own, once; then all hooks here do nothing any more.
+    `on_fault` gets the first exception of a hook's own, once; from then on all hooks here do nothing.
     """
 
     def __init__(
         self,
-        on_fault: Callable[[Exception], object] | None = None,
+        on_fault: Callable[[Exception], object] = lambda error: None,
         places: Mapping[str, str | None] | None = None,
     ) -> None:
         """`places` are the attributes that may be replaced, with their parameters; None allows all."""
         self._undo: list[Callable[[], None]] = []
         self._on_fault = on_fault
         self._places = places
-        self.replaced: list[tuple[Any, str]] = []
-        """What stands in for something, in order: its owner, and the name there."""
         self.hooks: list[tuple[Any, str]] = []
-        """Those of them that cannot fail their caller."""
+        """The hooks, in order: their owners, and the names there."""
         self.off = False
-        """Whether the hooks here only call what they replace: one has failed, or `restore` was called."""
+        """True where the hooks here only call the originals: one has failed, or `restore` was called."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set `owner.name` of a class or module until `restore`; AttributeError where it has none."""
@@ -64,19 +63,18 @@ class Patches:
 
         self._undo.append(undo)  # before the attribute is set: an interrupt may come between
         setattr(owner, name, value)
-        self.replaced.append((owner, name))
 
-    def hook(self, owner: Any, name: str, stand_in: Callable[..., Any], *, takes: str | None = None) -> None:
-        """Have `stand_in(original, …)` called with what `owner.name` is called with, until `restore`.
+    def hook(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
+        """Call `stand_in(original, …)` with the arguments of each call of `owner.name`, until `restore`.
 
         Whatever `stand_in` gets, and whatever goes wrong in it, the caller sees what the original does: what
         it has returned or raised, or else what it returns when it is called instead. Only what the original
         itself raises, and `Intended`, pass. `stand_in` may be a generator function if the original returns an
         iterator.
 
-        TypeError where the original `takes` other parameters: see `check_parameters`.
+        TypeError where the original takes other parameters than the table says: see `check_parameters`.
         """
-        takes = self._parameters(owner, name) if takes is None else takes
+        takes = self._parameters(owner, name)
         descriptor = inspect.getattr_static(owner, name)
         kind = type(descriptor) if isinstance(descriptor, _OF_FUNCTIONS) else None
         original = descriptor if kind is None else descriptor.__func__
@@ -84,9 +82,8 @@ class Patches:
         make = self._generator if inspect.isgeneratorfunction(stand_in) else self.wrapped
         hooked = make(original, stand_in)
         functools.update_wrapper(hooked, original)
-        for each in _KEPT:
-            if hasattr(original, each):
-                setattr(hooked, each, getattr(original, each))
+        for method in filter(partial(hasattr, original), _OF_CACHED):
+            setattr(hooked, method, getattr(original, method))
         self.set(owner, name, hooked if kind is None else kind(hooked))
         self.hooks.append((owner, name))
 
@@ -100,7 +97,7 @@ class Patches:
                 return self._places[place]
         raise TypeError(f"{name} of {owner!r} is not in the table of hooks")
 
-    def within(self, on_fault: Callable[[Exception], object] | None = None) -> Patches:
+    def within(self, on_fault: Callable[[Exception], object] = lambda error: None) -> Patches:
         """Return patches for a while, which may replace what these may."""
         return Patches(on_fault, self._places)
 
@@ -150,28 +147,24 @@ class Patches:
         if self.off:
             return
         self.off = True
-        if self._on_fault is not None:
-            try:
-                self._on_fault(error)
-            except Exception:  # telling of it is no reason to fail a cell either
-                pass
+        with suppress(Exception):  # a fault in the report is no reason to fail a cell either
+            self._on_fault(error)
         logger.info("a hook of torch failed", exc_info=error)
 
     def undo(self, action: Callable[[], None]) -> None:
-        """Have `action` done by `restore`, too."""
+        """Let `restore` call `action`, too."""
         self._undo.append(action)
 
     def restore(self) -> None:
-        """Put back what was there, newest first; a hook that somebody has wrapped only calls the original."""
+        """Put the originals back, newest first; a hook that somebody has wrapped only calls its original."""
         self.off = True
-        self.replaced.clear()
         self.hooks.clear()
         while self._undo:
             self._undo.pop()()
 
 
 class _Call:
-    """Calls what a hook stands in for, and remembers what came of it."""
+    """Calls the function that a hook stands in for, and remembers the result."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
@@ -190,7 +183,7 @@ class _Call:
         return self._returned
 
     def result(self, *args: Any, **kwargs: Any) -> Any:
-        """Return or raise what came of the call; without one, of a call with these arguments."""
+        """Return or raise the result of the call; without one, of a call with these arguments."""
         if self.raised is not None:
             raise self.raised
         return self._returned if self._called else self._original(*args, **kwargs)
@@ -203,7 +196,7 @@ class _Iteration:
         self._original = original
         self._iterator: Iterator[Any] | None = None
         self._held: list[Any] = []
-        """What the hook has taken last, and not handed on."""
+        """The item that the hook has taken last, and not handed on."""
         self.raised: BaseException | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -213,6 +206,7 @@ class _Iteration:
             for each in self._iterator:
                 self._held = [each]
                 yield each
+            self._held = []  # the hook has asked for more: it has passed the last one over
         except BaseException as error:
             self.raised = error
             raise
@@ -245,8 +239,10 @@ def check_parameters(original: Any, name: str, takes: str | None) -> None:
         parameters = inspect.signature(original).parameters.values()
     except ValueError:  # it is written in C, and does not tell
         return
-    names = [each.name for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    if any(each.kind is each.VAR_POSITIONAL for each in parameters):  # perhaps somebody has wrapped it
+    kinds = {parameter.name: parameter.kind for parameter in parameters}
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = [name for name, kind in kinds.items() if kind not in variable]
+    if variable[0] in kinds.values():  # perhaps somebody has wrapped it
         known = known[: len(names)]
     if (names if only else names[: len(known)]) != known:
         raise TypeError(f"{name} takes ({', '.join(map(str, parameters))})")
@@ -255,9 +251,9 @@ def check_parameters(original: Any, name: str, takes: str | None) -> None:
 class ImportHook(importlib.abc.MetaPathFinder):
     """Calls a function after a module has been imported, on the thread that imports it.
 
-    A module in `around` is executed within that context.
-    The function runs once: at once where the module is there already, otherwise as the last part
-    of the module's own execution, so that nobody sees the module without it.
+    A module in `around` is executed within that context. The function runs once: at once where the module is
+    there already, otherwise as the last part of the module's own execution, so that nobody sees the module
+    without it.
     """
 
     def __init__(
@@ -301,7 +297,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
                 continue
             spec: importlib.machinery.ModuleSpec | None = find(fullname, path, target)
             if spec is not None:
-                self._follow(spec, fullname)
+                self._follow(spec.loader, fullname)
                 return spec
         return None
 
@@ -310,14 +306,11 @@ class ImportHook(importlib.abc.MetaPathFinder):
 
         Kernels that are forked from a nursery call this on all finders.
         """
-        for name in names:
-            if action := self._actions.pop(name, None):
-                action(sys.modules[name])
+        for name in filter(self._actions.__contains__, names):
+            self._actions.pop(name)(sys.modules[name])
 
-    def _follow(self, spec: importlib.machinery.ModuleSpec, name: str) -> None:
-        loader = spec.loader
-        execute = getattr(loader, "exec_module", None)
-        if loader is None or execute is None:
+    def _follow(self, loader: Any, name: str) -> None:
+        if (execute := getattr(loader, "exec_module", None)) is None:
             return
 
         def exec_module(module: ModuleType) -> None:
@@ -327,4 +320,4 @@ class ImportHook(importlib.abc.MetaPathFinder):
             if action := self._actions.pop(name, None):
                 action(module)
 
-        loader.exec_module = exec_module  # type: ignore[method-assign]
+        loader.exec_module = exec_module

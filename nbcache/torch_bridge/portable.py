@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.cpu_levels import BASELINES, OFF, Baseline
 from nbcache.core.errors import ConfigError
 from nbcache.torch_bridge import environment
-from nbcache.torch_bridge.toolchain import compiler
+from nbcache.torch_bridge.environment import compiler
 
 if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["KeyTag", "choose_again", "chosen", "restrict_features", "restrict_flags"]
+__all__ = ["KeyTag", "choose_again", "chosen", "compile_for_baseline"]
 
 QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_avx2_supported": frozenset({"avx2", "fma"}),
@@ -65,7 +65,7 @@ def chosen(name: str) -> Baseline | None:
 
 
 def _refusing(name: str) -> str | None:
-    """Return the C++ compiler if it does not know a baseline; None where it does, or there is none."""
+    """Return the C++ compiler if it does not know a baseline; None where it does, or without one."""
     called, command = compiler()
     if command is None:  # what is restored needs none
         return None
@@ -77,75 +77,66 @@ def _refusing(name: str) -> str | None:
     return called if done.returncode else None
 
 
-def restrict_features(cpu_vec_isa: ModuleType, context: Context, patches: Patches) -> None:
-    """Have inductor find only the instruction sets of the baseline, while there is one."""
-    cpu, baseline = cpu_vec_isa.torch.cpu, context.baseline
-
-    def forget() -> None:
-        if baseline() is not None:
-            choose_again(cpu_vec_isa)
-
-    patches.undo(forget)  # after the functions below are the original ones again
-    for name, needed in QUESTIONS.items():
-        patches.hook(cpu, name, partial(_supported, needed, baseline))
-    forget()
-
-
-def _supported(
-    needed: frozenset[str], baseline: Callable[[], Baseline | None], original: Callable[[], bool]
-) -> bool:
-    current = baseline()
-    return (current is None or needed <= current.features) and original()
-
-
-def restrict_flags(cpp_builder: ModuleType, context: Context, patches: Patches) -> None:
-    """Name the baseline to the compiler, while there is one, in place of the CPU that is here."""
+def compile_for_baseline(module: ModuleType, context: Context, patches: Patches) -> None:
+    """Name the baseline, while there is one, to the compiler and to inductor, in place of this CPU."""
 
     def _get_optimization_cflags(original: Any, *args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
         cflags, ldflags = original(*args, **kwargs)
-        if (current := context.baseline()) is not None:
-            cflags = [f"march={current.name}" if flag.startswith("march=") else flag for flag in cflags]
+        if (baseline := context.baseline()) is not None:
+            cflags = [f"march={baseline.name}" if flag.startswith("march=") else flag for flag in cflags]
         return cflags, ldflags
 
-    patches.hook(cpp_builder, "_get_optimization_cflags", _get_optimization_cflags)
+    def is_supported(needed: frozenset[str], original: Callable[[], bool]) -> bool:
+        baseline = context.baseline()
+        return (baseline is None or needed <= baseline.features) and original()
+
+    def forget() -> None:
+        if context.baseline() is not None:
+            choose_again(module)
+
+    if module.__name__.endswith("cpp_builder"):
+        patches.hook(module, "_get_optimization_cflags", _get_optimization_cflags)
+        return
+    patches.undo(forget)  # after the functions below are the original ones again
+    for name, needed in QUESTIONS.items():
+        patches.hook(module.torch.cpu, name, partial(is_supported, needed))
+    forget()
 
 
 class KeyTag:
-    """What this process has put into torch's keys."""
+    """The baseline in torch's keys."""
 
     def __init__(self) -> None:
         self._name: str | None = None
 
     def set(self, baseline: Baseline | None) -> None:
-        """Have torch's keys name `baseline` beside the user's own tag, or with None nothing of ours."""
-        if self._name is None and baseline is None:
-            return
-        import torch.compiler.config as config
+        """Name `baseline` in torch's keys beside the user's own tag; with None, only that tag stays."""
+        if self._name is not None:
+            import torch.compiler.config as config
 
-        words = config.cache_key_tag.split(" ")
-        if self._name in words:
-            words.remove(self._name)
-            config.cache_key_tag = " ".join(words)
+            words = config.cache_key_tag.split(" ")
+            if self._name in words:
+                words.remove(self._name)
+                config.cache_key_tag = " ".join(words)
         self._name = None if baseline is None else baseline.name
         self.settle()
 
     def settle(self) -> None:
         """Do so in the context that runs now, if it is not done there.
 
-        Since 2.13 what is assigned to a setting of torch's is seen in the same context only, and a thread and
+        Since 2.13 an assignment to a torch setting is seen in the same context only, and a thread and
         each callback of the kernel's idle time have contexts of their own.
         """
-        if self._name is None:
-            return
-        import torch.compiler.config as config
+        if self._name is not None:
+            import torch.compiler.config as config
 
-        words = config.cache_key_tag.split(" ")
-        if self._name not in words:
-            config.cache_key_tag = " ".join(filter(None, [*words, self._name]))
+            words = config.cache_key_tag.split(" ")
+            if self._name not in words:
+                config.cache_key_tag = " ".join(filter(None, [*words, self._name]))
 
 
 def choose_again(cpu_vec_isa: ModuleType) -> None:
-    """Have inductor choose its vector instructions anew: it remembers what it has chosen."""
+    """Make inductor choose its vector instructions again: it remembers its choice."""
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
     for isa in cpu_vec_isa.supported_vec_isa_list:
         for answer in _ANSWERS:

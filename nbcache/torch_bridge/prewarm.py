@@ -15,29 +15,31 @@ import ctypes
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.threads import start_thread
 from nbcache.kernel.prewarming import Pause, Slice, Steps
 from nbcache.torch_bridge import gc_pause, gpus
-from nbcache.torch_bridge.sample import compile_sample, run_sample, sample_key, sample_steps
+from nbcache.torch_bridge.unnoticed import compile_sample, run_sample, sample_key, sample_steps
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.context import Context, Traces
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["MODULES", "before_fork", "compile_steps", "prefetch_keys", "steps"]
+__all__ = ["MODULES", "before_fork", "compile_steps", "compile_when_rendered", "prefetch_keys", "steps"]
 
 _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
     unittest.mock cProfile
 """
-"""What torch's import needs from elsewhere.
+"""Modules from elsewhere that torch's import needs.
 
 No more than that: for each tensor that a key is made of, pickle searches all modules that stand before
 torch in `sys.modules`, so that sympy and networkx ahead of torch cost a 12-layer model 0.1 s.
@@ -56,7 +58,7 @@ _LAZY = """
     torch._inductor.fx_passes.post_grad torch._inductor.codegen.cpp torch._inductor.codegen.wrapper
     torch._inductor.runtime.triton_heuristics torch._inductor.cudagraph_trees
 """
-"""What is imported only while something is compiled."""
+"""Modules that are imported only while something is compiled."""
 _AT_FIRST_COMPILE = """
     torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.onnxrt
     torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla torch._dynamo.backends.tvm
@@ -71,7 +73,7 @@ _AT_FIRST_COMPILE = """
     torch.export._trace torch.export._unlift torch.fx.experimental.validator torch.utils._cpp_embed_headers
     multiprocessing.synchronize
 """
-"""What the first compile imports besides, of all devices; here the sample has it imported."""
+"""Further modules that the first compile imports, for all devices; here the sample imports them."""
 MODULES = (*_FIRST.split(), "torch", *_COMPILER.split(), *_LAZY.split(), *_AT_FIRST_COMPILE.split())
 """All of it, in order: what a process imports that is to be forked."""
 _LAYERS = "activation batchnorm conv container dropout linear module normalization pooling sparse"
@@ -111,7 +113,7 @@ def steps(
     yield from _imports(session)
     if "torch" not in sys.modules:  # it is not installed, or broken
         return
-    yield from _hash_sources()
+    yield from _await(start_thread(_source_keys, "hashing"))
     sample_on = ""
     while True:
         if imported_here and variables != (now := _variables()):
@@ -127,16 +129,16 @@ def steps(
             for name in _LAYERS.split():
                 yield Slice(f"read torch.nn.modules.{name}", partial(_read_layers, name))
         else:
-            if sample_on and (kept := traces()) is not None:
-                yield from kept.steps(partial(run_sample, session, sample_on))
+            if sample_on and (owner := traces()) is not None:
+                yield from owner.steps(partial(run_sample, session, sample_on))
             yield Pause.CELL
 
 
 def before_fork() -> list[str]:
     """Do what needs no thread and no code of a user's, in a process that is to be forked.
 
-    It hashes the sources of torch and Triton, and has Dynamo read those of torch's layers. Returns the files
-    that were read: where one of them changes, what was found is of no use.
+    It hashes the sources of torch and Triton, and makes Dynamo read those of torch's layers. Returns the
+    files that were read: where one of them changes, the results are of no use.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -147,19 +149,17 @@ def before_fork() -> list[str]:
     for name in _LAYERS.split():
         with contextlib.suppress(Exception):  # the first compile tells what is wrong
             _read_layers(name)
-    packages = [each for each in (torch, sys.modules.get("triton")) if each is not None]
-    roots = [Path(each.__file__).parent for each in packages if each.__file__]
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "triton")]
     return [
-        os.path.join(folder, file)
-        for root in roots
-        for folder, _, files in os.walk(root)
-        for file in files
-        if file.endswith(_HASHED)
+        str(path)
+        for file in filter(None, files)
+        for path in Path(file).parent.rglob("*")
+        if path.name.endswith(_HASHED) and path.is_file()
     ]
 
 
 def prefetch_keys(codecache: Any, context: Context, patches: Patches) -> None:
-    """Begin to hash the sources of torch and Triton, which every key of torch holds, in a thread of torch's.
+    """Begin to hash the sources of torch and Triton, which are part of every torch key, in a torch thread.
 
     Where torch has none for that, `steps` does it.
     """
@@ -167,10 +167,12 @@ def prefetch_keys(codecache: Any, context: Context, patches: Patches) -> None:
         context.session.attempt("hashing sources ahead", getattr(codecache, name).prefetch)
 
 
-def _hash_sources() -> Steps:
-    """Have the sources of torch and Triton hashed in a thread, and wait for it; a compile would not."""
-    hashing = start_thread(_source_keys, "hashing")
-    while hashing is not None and hashing.is_alive():
+def _absent(*names: str) -> Iterator[str]:
+    return (name for words in names for name in words.split() if name not in sys.modules)
+
+
+def _await(thread: threading.Thread | None) -> Iterator[Pause]:
+    while thread is not None and thread.is_alive():
         yield Pause.SHORT
 
 
@@ -183,21 +185,18 @@ def _source_keys() -> None:
 
 
 def _imports(session: Session) -> Iterator[Slice | Pause]:
-    libraries = None
-    if "torch" not in sys.modules and (folder := _torch_folder()) is not None:
-        libraries = start_thread(partial(_load_libraries, folder), "libraries")
-    for name in _FIRST.split():
-        yield from _import(session, name)
-    while libraries is not None and libraries.is_alive():
-        yield Pause.SHORT
-    for name in ("torch", *_COMPILER.split(), *_LAZY.split()):
-        yield from _import(session, name)
+    libraries = None if "torch" in sys.modules else start_thread(_load_libraries, "libraries")
+    for name in _absent(_FIRST):
+        yield Slice(f"import {name}", partial(_import, session, name))
+    yield from _await(libraries)
+    for name in _absent("torch", _COMPILER, _LAZY):
+        yield Slice(f"import {name}", partial(_import, session, name))
         if "torch" not in sys.modules:
             return
 
 
 def _read_layers(name: str) -> None:
-    """Have Dynamo read the source of these layers, which takes it up to 0.06 s each."""
+    """Make Dynamo read the source of these layers, which takes it up to 0.06 s each."""
     import torch
     from torch._dynamo.funcname_cache import get_funcname
 
@@ -205,28 +204,19 @@ def _read_layers(name: str) -> None:
         get_funcname(getattr(torch.nn.modules, name).__file__, 1)
 
 
-def _torch_folder() -> Path | None:
-    try:
-        spec = find_spec("torch")
-    except (ImportError, ValueError):
-        return None
-    return Path(spec.origin).parent / "lib" if spec is not None and spec.origin else None
-
-
-def _load_libraries(folder: Path) -> None:
+def _load_libraries() -> None:
     """Load torch's shared libraries as its import will, but without the lock that an import holds."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        spec = find_spec("torch")
+        if spec is None or not spec.origin:
+            return
+        folder = Path(spec.origin).parent / "lib"
         ctypes.CDLL(str(folder / "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(folder / "libtorch_python.so"))
 
 
-def _import(session: Session, name: str) -> Iterator[Slice]:
-    if name not in sys.modules:
-        yield Slice(f"import {name}", partial(_quietly_import, session, name))
-
-
-def _quietly_import(session: Session, name: str) -> None:
-    """Import a module if that works; the user's own import of it tells of what does not.
+def _import(session: Session, name: str) -> None:
+    """Import a module if that works; the user's own import reports a failure.
 
     But for torch: where its import has failed once, a second one may say something else.
     """
@@ -238,14 +228,11 @@ def _quietly_import(session: Session, name: str) -> None:
             session.notice(f"importing torch ahead failed: {error!r}")
 
 
-# --- the sample ---------------------------------------------------------------------------------
-
-
 # --- CUDA ---------------------------------------------------------------------------------------
 
 
 def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
-    """Return what to set up the compiler for; None where nothing tells yet.
+    """Return what to set up the compiler for; None where that is not known yet.
 
     Where there is a GPU, any compile makes a CUDA context, also one for the CPU. That takes memory there,
     the user may still choose the GPU by CUDA_VISIBLE_DEVICES, and children that are forked later cannot use
@@ -294,3 +281,46 @@ def _warn_of_late_variables(session: Session, before: dict[str, str], now: dict[
             f"{', '.join(sorted(late))} changed after nbcache had imported torch ahead, which reads such "
             "variables then: set them before `%load_ext nbcache`, or set NBCACHE_PREWARM=off"
         )
+
+
+# --- templates of Triton kernels ----------------------------------------------------------------
+
+_WITH_TEMPLATES = ("torch._inductor.kernel.", "torch._inductor.fx_passes.")
+"""Beginnings of the names of the modules whose templates wait."""
+
+
+class _Template:
+    """A template that is compiled when anything of it is asked for."""
+
+    def __init__(self, compile: Callable[[], Any]) -> None:
+        self._compile = compile
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            if "_compiled" not in vars(self):
+                self._compiled = self._compile()
+        return getattr(self._compiled, name)
+
+
+def compile_when_rendered(common: ModuleType, context: Context, patches: Patches) -> None:
+    """Hook `KernelTemplate._template_from_string`, for the modules of torch that make templates on import.
+
+    Jinja takes 0.3 of the 1.4 s that Inductor's modules take to import (2 cores, torch 2.13.0), and most
+    graphs, and all on a CPU, render none of them.
+    """
+
+    def template_from_string(original: Any, source: str) -> Any:
+        if common.jinja2_env() is None or not _is_importing():
+            return original(source)
+        return _Template(partial(common.KernelTemplate._template_from_string, source))
+
+    patches.hook(common.KernelTemplate, "_template_from_string", template_from_string)
+
+
+def _is_importing() -> bool:
+    """Return whether what runs is, innermost, the import of such a module."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith(_WITH_TEMPLATES)

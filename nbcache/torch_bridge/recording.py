@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -24,8 +25,10 @@ __all__ = [
     "count_and_record",
     "kernels_are_replaced",
     "loaded",
-    "note_unverified",
+    "provide_profile",
     "record",
+    "renew_autograd_cache",
+    "replace_backends",
     "restored",
     "write_for_torch",
 ]
@@ -41,7 +44,7 @@ _TOLD_BY = {
 """By type of artifact, the parts that tell what torch has found from what it has made here."""
 
 loaded = threading.local()
-"""What torch loaded last from a cache on this thread; recording that is a hit.
+"""The artifacts that torch loaded last from a cache on this thread; recording those is a hit.
 
 `content`: the very bytes of a graph, `local`: whether they came from its folder; `profile`: it is reading
 one; `tuning`: the key of a best configuration. `unverified`: what it read last from a Redis of its own.
@@ -93,7 +96,7 @@ def record(cache: ModuleType, context: Context, patches: Patches) -> None:
 
 
 def count_and_record(session: Session, artifact: Artifact, *, made: bool) -> None:
-    """Have an artifact that was just made or used counted for its graph, and stored, or its use noted."""
+    """Count an artifact, which was just made or used, for its graph, and store it, or note its use."""
     session.emit(ArtifactSeen(**stamp(), type=artifact.type, size=len(artifact.content)))
     session.cache.record(artifact.type, artifact.key, artifact.content, made=made)
 
@@ -102,13 +105,13 @@ def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]
     """Return what `use` makes of the newest artifact that is stored; None without one that it can use."""
     for artifact in session.find(type, key)[:1]:
         try:
-            found = use(artifact)
+            used = use(artifact)
         except (OSError, ImportError, FormatError) as error:
             session.rejected(type, key, error)
-            continue
-        session.cache.mark_restored(type, key)
-        count_and_record(session, artifact, made=False)
-        return found
+        else:
+            session.cache.mark_restored(type, key)
+            count_and_record(session, artifact, made=False)
+            return used
     return None
 
 
@@ -119,11 +122,6 @@ def kernels_are_replaced() -> bool:
         return False
     hook = getattr(knobs.runtime, "add_stages_inspection_hook", None)
     return bool(knobs.compilation.override) or hook is not None
-
-
-def note_unverified(found: Any) -> None:
-    """Note what a remote cache of torch's own has found on this thread: nobody has signed it."""
-    loaded.unverified = found
 
 
 def _is_unverified(artifact_type: str, content: Any) -> bool:
@@ -139,3 +137,85 @@ def write_for_torch(session: Session, type: str, key: str, write: Callable[[], A
         write()
     except OSError as error:
         session.rejected(type, key, error)
+
+
+# --- the profile of dynamic shapes (PGO), which torch keeps under a job id of the user's -----------------
+
+
+def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None:
+    """Make the dynamic-shape profile present before `torch._dynamo.pgo` reads it, once a process."""
+    session = context.session
+
+    def make_present(key: str) -> None:
+        path = pgo.code_state_path(key) if context.serving() else None
+        if path is not None and not os.path.exists(path):
+            for artifact in session.find("pgo", key)[:1]:
+                write_for_torch(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
+
+    def get_local_code_state(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
+        session.attempt("making a stored profile present", partial(make_present, cache_key))
+        loaded.profile = True
+        try:
+            return original(cache_key, *args, **kwargs)
+        finally:
+            loaded.profile = False
+
+    patches.hook(pgo, "get_local_code_state", get_local_code_state)
+
+
+# --- torch's remote caches --------------------------------------------------------------------------
+
+_UNVERIFIED = ("RemoteAutotuneCache", "RemoteDynamoPGOCache")
+"""Caches of torch's own whose hits it records as if it had made them."""
+
+
+class _WhileSharing:
+    """Value of `backend_override_cls`, of which torch asks the class, whenever it makes a cache."""
+
+    def __init__(self, session: Session, ours: Any, theirs: Any) -> None:
+        self._session = session
+        self._ours = ours
+        self._theirs = theirs
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        return self._ours if self._session.shares else self._theirs
+
+
+def replace_backends(module: ModuleType, context: Context, patches: Patches) -> None:
+    """Empty torch's remote caches while the session shares: `RedisRemoteCache.backend_override_cls`.
+
+    torch makes most of them for each use (`create_cache`); its own settings say which are in use. While
+    the session does not share, torch's own Redis serves them. Artifacts from there are noted, since they must
+    not be stored as if they had been made here.
+    """
+
+    class Backend(module.RemoteCacheBackend):  # type: ignore[name-defined]
+        """Has nothing, and keeps nothing."""
+
+        def _get(self, *args: Any, **kwargs: Any) -> None:
+            return None
+
+        def _put(self, *args: Any, **kwargs: Any) -> None:
+            return None
+
+    cache = module.RedisRemoteCache
+    override = _WhileSharing(context.session, Backend, cache.backend_override_cls)
+    patches.set(cache, "backend_override_cls", override)
+
+    def _get(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        value = original(self, *args, **kwargs)
+        loaded.unverified = None if isinstance(self.backend, Backend) else value
+        return value
+
+    for name in _UNVERIFIED:
+        patches.hook(vars(module)[name], "_get", _get)
+
+
+def renew_autograd_cache(module: ModuleType, context: Context, patches: Patches) -> None:
+    """Let AOTAutograd's cache make its remote cache for each use while sharing: torch keeps the first."""
+    session, make = context.session, module.AOTAutogradCache.get_remote_cache.__wrapped__
+
+    def get_remote_cache(original: Any) -> Any:
+        return make() if session.shares else original()
+
+    patches.hook(module.AOTAutogradCache, "get_remote_cache", get_remote_cache)

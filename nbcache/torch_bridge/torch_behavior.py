@@ -7,12 +7,10 @@ be imported; until then the answer is no.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from nbcache.torch_bridge.environment import release, torch_version
-
-__all__ = ["MINIMUM", "NEWEST", "TORCHBEHAVIOR", "answers", "spelled"]
+__all__ = ["MINIMUM", "NEWEST", "TORCHBEHAVIOR", "answers", "release", "spelled", "torch_version"]
 
 Release = tuple[int, int]
 MINIMUM: Release = (2, 11)
@@ -21,39 +19,45 @@ NEWEST: Release = (2, 15)
 """The newest release that the tests have run with."""
 
 
-class _Flag:
-    """An answer that depends on torch's version, from its question and the releases for which it is yes."""
+def release(version: str) -> Release:
+    """Return the major and minor part of a version of torch."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
-    def __init__(
-        self,
-        question: str,
-        *,
-        since: Release | None = None,
-        before: Release | None = None,
-        among: tuple[Release, ...] = (),
-    ) -> None:
-        self.question = question
-        self._since, self._before, self._among = since, before, among
+
+def torch_version() -> str | None:
+    """Return the version of torch, imported or not, without importing it; None where it is not installed.
+
+    Of one that is not imported it may name no build: wheels' metadata often do not.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    imported = getattr(sys.modules.get("torch"), "__version__", None)
+    try:
+        return str(imported or version("torch"))
+    except PackageNotFoundError:
+        return None
+
+
+class _Flag:
+    """An answer, from its question and the releases for which it is yes."""
+
+    def __init__(self, question: str, *, since: Release = MINIMUM, among: Sequence[Release] = ()) -> None:
+        self.question, self._since, self._among = question, since, among
 
     def __get__(self, instance: object, owner: type) -> bool:
         here = release(torch_version() or "0.0")
-        if self._among:
-            return here in self._among
-        return (self._since or here) <= here and (self._before is None or here < self._before)
+        return here in self._among if self._among else self._since <= here
 
     def __str__(self) -> str:
-        if self._among:
-            return ", ".join(map(spelled, self._among))
-        return (
-            f"before {spelled(self._before)}" if self._before else f"since {spelled(self._since or MINIMUM)}"
-        )
+        return ", ".join(map(spelled, self._among)) or f"since {spelled(self._since)}"
 
 
-class _Name:
-    """An answer that depends on a name in one of torch's modules."""
+class _Name(_Flag):
+    """An answer that depends on a name in a torch module."""
 
     def __init__(self, question: str, module: str, name: str) -> None:
-        self.question = question
+        super().__init__(question)
         self._module, self._name = module, name
 
     def __get__(self, instance: object, owner: type) -> bool:
@@ -91,7 +95,7 @@ class TORCHBEHAVIOR:
 def answers() -> Iterator[tuple[str, str, str, bool]]:
     """Yield name, question, releases and answer of each flag."""
     for name, flag in vars(TORCHBEHAVIOR).items():
-        if isinstance(flag, (_Flag, _Name)):
+        if isinstance(flag, _Flag):
             yield name, flag.question, str(flag), flag.__get__(None, TORCHBEHAVIOR)
 
 

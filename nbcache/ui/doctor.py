@@ -39,11 +39,10 @@ from nbcache.snapshots.verify import Received
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.open import open_shared
-from nbcache.torch_bridge import TorchBridge, environment, gpus, toolchain
-from nbcache.torch_bridge.cache_folder import CacheFolder
+from nbcache.torch_bridge import TorchBridge, environment, gpus
+from nbcache.torch_bridge.cache_folder import CacheFolder, refusal, usual_root
 from nbcache.torch_bridge.cache_settings import FOLDER, switched_off
 from nbcache.torch_bridge.context import Traces
-from nbcache.torch_bridge.folders import refusal, usual_root
 from nbcache.torch_bridge.hooks import misfits
 from nbcache.torch_bridge.portable import chosen
 from nbcache.torch_bridge.torch_behavior import MINIMUM, NEWEST, TORCHBEHAVIOR, answers, spelled
@@ -281,7 +280,7 @@ def _compiler_for_triton() -> Check:
 
 
 def _compiler() -> Checks:
-    name, command = toolchain.compiler()
+    name, command = environment.compiler()
     path = None if command is None else " ".join(command)
     without = "no new graph compiles for the CPU; restored ones need none"
     yield _lack(name, path, "CXX", "g++", without) or _ok(path or "")
@@ -300,7 +299,7 @@ def _lack(name: str, path: str | None, variable: str, package: str, without: str
 
 def _caches(switched: Iterable[str] = ()) -> Checks:
     """Check torch's caches; `switched` are the settings that were switched by `%nbcache config`."""
-    off = switched_off(tuple(switched))
+    off = list(switched_off(tuple(switched)))
     for setting in off:
         state = CheckState.NOTE if setting.hits else CheckState.PROBLEM
         yield Check("torch's caches", state, f"{setting.setting}: {setting.means}", setting.remedy)

@@ -392,31 +392,3 @@ def test_tuning_is_told_after_what_else_a_hit_had_to_do() -> None:
         "these inputs; "
         "re-tuned: 1 kernel was benchmarked again, since no configuration that fits is stored: a"
     )
-
-
-def test_a_hit_that_another_process_of_the_program_lacks_is_no_hit() -> None:
-    script = Script()
-    script.begin("dynamo", "backend_compile")
-    for key, backward in (("forward", False), ("backward", True)):
-        script.hit(key, backward=backward, saved_seconds=9.0)
-    script.tell(AutogradLookup, outcome=Outcome.MISS, key="aot", outvoted=True)
-    script.cold_graph("forward")
-    script.frame()
-    script.end("backend_compile", "dynamo")
-
-    graph = script.graph
-    assert (graph.outcome, graph.key, graph.saved_seconds) == (Outcome.MISS, "forward", None)
-
-
-def test_a_graph_that_is_found_after_a_lost_vote_says_why_it_was_traced_again() -> None:
-    script = Script()
-    script.begin("dynamo", "backend_compile")
-    script.tell(AutogradLookup, outcome=Outcome.MISS, key="aot", outvoted=True)
-    script.hit("forward", saved_seconds=9.0)
-    script.frame()
-    script.end("backend_compile", "dynamo")
-
-    assert script.graph.outcome is Outcome.HIT
-    assert (
-        script.graph.reason == "traced again: another process of this distributed program has no such graph"
-    )

@@ -12,7 +12,6 @@ import importlib.machinery
 import importlib.util
 import inspect
 import json
-import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -144,12 +143,18 @@ def owner_of(owner: Any, name: str) -> tuple[Any, str]:
     return owner, name
 
 
+def is_installed(hook: Hook) -> bool:
+    """Return whether the package that has the attribute is there: installed, or made up."""
+    package = hook.module.partition(".")[0]
+    return package in sys.modules or importlib.util.find_spec(package) is not None
+
+
 def places() -> list[Place]:
     """Return the places of the table in this torch; all that is replaced must be among them."""
     found: dict[tuple[int, str], Place] = {}
     for part in PARTS:
         for hook in part.places() if part.applies() else ():
-            if hook.is_optional and not hook.is_there():
+            if not is_installed(hook) or (hook.is_optional and not hook.is_there()):
                 continue
             place = Place(hook)
             if place.owner is type:  # what torch inherits from Python is there
@@ -345,64 +350,11 @@ def all_called() -> list[str]:
 # --- what is replaced by something else than a function -----------------------------------------------
 
 
-@contextmanager
-def without(owner: Any, name: str) -> Iterator[None]:
-    found = vars(owner)[name]
-    delattr(owner, name)
-    try:
-        yield
-    finally:
-        setattr(owner, name, found)
-
-
-def problems_of_sending(what: str) -> list[str]:
-    """Return what is wrong where torch sends its function to a worker, or calls it."""
-    import torch._inductor.async_compile as async_compile
-    from torch._inductor.runtime.compile_tasks import _worker_compile_triton as original
-
-    job = async_compile._worker_compile_triton
-    try:
-        arrived = pickle.loads(pickle.dumps((job, "a kernel")))
-    except Exception as error:
-        return [f"{what}: {error!r}"]
-    return [] if arrived == (original, "a kernel") else [f"{what}: {arrived}"]
-
-
-def all_sent() -> list[str]:
-    """Return what is wrong with torch's function for workers, and with the backend of its remote caches."""
-    import torch._inductor.async_compile as async_compile
+def all_empty() -> list[str]:
+    """Return what is wrong where torch's remote caches ask their backend while a session shares."""
     from torch._inductor import remote_cache
 
     problems: list[str] = []
-    with without(remote_cache, "RedisRemoteCache"), installed() as here:
-        notices = [each for each in here.notices if "keep_workers_apart" in each]
-        if len(notices) != 1 or "keep_workers_apart" in names_of(here.bridge):
-            problems.append(f"without RedisRemoteCache: {here.notices}")
-        problems += problems_of_sending("hooked without it")
-    with installed() as here:
-        if type(async_compile._worker_compile_triton).__name__ != "_Job":
-            problems.append("nothing is replaced")
-        problems += problems_of_sending("as it is")
-        with without(remote_cache, "RedisRemoteCache"):
-            problems += problems_of_sending("gone since")
-        here.session.shared_client = Hostile()  # type: ignore[assignment]
-        problems += problems_of_sending("while sharing")
-        if remote_cache.RedisRemoteCache.backend_override_cls is not dict:
-            problems.append("the switch is not turned")
-        here.session.shared_client = None
-    type_of_session = type(here.session)
-    shares = type_of_session.shares
-    with installed() as here:
-        type_of_session.shares = property(fail)  # type: ignore[assignment, method-assign]
-        problems += problems_of_sending("where nobody knows whether it shares")
-        type_of_session.shares = shares  # type: ignore[method-assign]
-    found = async_compile._worker_compile_triton
-    async_compile._worker_compile_triton = lambda *args: args  # cannot be sent
-    with installed() as here:
-        if not any("keep_workers_apart" in each for each in here.notices):
-            problems.append("what cannot be sent is replaced")
-    async_compile._worker_compile_triton = found
-
     with installed() as here:
         here.session.shared_client = Hostile()  # type: ignore[assignment]
         backend = remote_cache.RedisRemoteCache.backend_override_cls()
@@ -415,21 +367,6 @@ def all_sent() -> list[str]:
                         problems.append(f"{name} with {len(args)}: {answer}")
                 except Exception as error:
                     problems.append(f"{name} with {len(args)} {[*kwargs]}: {error!r}")
-    return problems
-
-
-def all_logged() -> list[str]:
-    """Return what is wrong where torch's logger of phases is asked for all that a logger has."""
-    import torch._dynamo.utils as utils
-
-    problems: list[str] = []
-    with installed():
-        ours = utils.get_chromium_event_logger()
-        if ours is not utils.CHROMIUM_EVENT_LOG or type(ours) is utils.ChromiumEventLogger:
-            problems.append(f"{type(ours)} logs")
-        problems += [f"no {name}" for name in dir(utils.ChromiumEventLogger()) if not hasattr(ours, name)]
-        with utils.dynamo_timed("a phase", log_pt2_compile_event=True):
-            utils.CompileEventLogger.instant("something", {})
     return problems
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -12,8 +13,8 @@ import pytest
 
 from nbcache.core.model import Artifact
 from nbcache.torch_bridge import cache_folder
+from nbcache.torch_bridge.cache_folder import OWN
 from nbcache.torch_bridge.context import Context
-from nbcache.torch_bridge.folders import OWN
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers import cpp_kernels
 from support.front_door import RunPython
@@ -42,11 +43,26 @@ class Session:
         self.recorded.append(made)
 
 
-@pytest.mark.parametrize("owned", [False, True])
-def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
-    owned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It counts as compiled here only where nothing of others' was put into torch's folder."""
+class FailingStore(Session):
+    """Its store fails, which costs no cell."""
+
+    def attempt(self, what: str, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except LookupError:
+            return None
+
+    def find(self, type: str, key: str) -> list[Artifact]:
+        if type == "cpp_kernel":
+            raise LookupError("the store fails")
+        return []
+
+    def give_up(self, type: str, key: str, why: str) -> None: ...
+
+
+@contextmanager
+def hooked(session: Any, folder: Path, *, owned: bool) -> Iterator[Any]:
+    """Yield torch's class of C++ kernels as hooked; it compiles none."""
 
     class CppCodeCache:
         cache: ClassVar[dict[str, Any]] = {}
@@ -55,24 +71,48 @@ def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
         def load_async(
             cls, main_code: str, device_type: str = "cpu", submit_fn: object = None
         ) -> Callable[[], object]:
-            raise AssertionError("it is stored")
+            raise AssertionError("it is compiled")
 
-    monkeypatch.setattr(cpp_kernels, "build_names", lambda codecache: [])
-    monkeypatch.setattr(cpp_kernels, "build_settings", lambda codecache, names: "")
-    monkeypatch.setattr(cpp_kernels, "_load", lambda codecache, cls, session, artifact: LIBRARY)
     codecache: Any = ModuleType("codecache")
-    cache = SimpleNamespace(_lookup_graph=lambda key: None)
-    vars(codecache).update(CppCodeCache=CppCodeCache, FxGraphCache=cache, cache_dir=lambda: str(tmp_path))
-    session: Any = Session()
+    graphs = SimpleNamespace(
+        _lookup_graph=lambda key: None, _get_tmp_dir_for_key=lambda key: str(folder / "graph")
+    )
+    vars(codecache).update(CppCodeCache=CppCodeCache, FxGraphCache=graphs, cache_dir=lambda: str(folder))
     patches = Patches()
     context = Context(session, serving=lambda: True, owned=lambda: owned, baseline=lambda: None)
-    cpp_kernels.provide_kernels(codecache, context, patches)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpp_kernels, "build_names", lambda codecache: [])
+        patch.setattr(cpp_kernels, "build_settings", lambda codecache, names: "")
+        cpp_kernels.provide_kernels(codecache, context, patches)
+        try:
+            yield CppCodeCache
+        finally:
+            patches.restore()
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
+    owned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as compiled here only where nothing of others' was put into torch's folder."""
+    monkeypatch.setattr(cpp_kernels, "_load", lambda codecache, cls, session, artifact: LIBRARY)
+    session = Session()
+    with hooked(session, tmp_path, owned=owned) as kernels:
         for _ in range(2):
-            assert CppCodeCache.load_async("int main() {}")() is LIBRARY
-    finally:
-        patches.restore()
+            assert kernels.load_async("int main() {}")() is LIBRARY
     assert session.recorded == [owned]
+
+
+def test_where_the_lookup_of_a_kernel_fails_no_source_of_a_stored_graph_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may count on other vector instructions than torch chooses here: the graph is compiled whole."""
+    monkeypatch.setattr(cpp_kernels, "_stored_graph", lambda codecache, session: "a stored graph")
+    with (
+        hooked(FailingStore(), tmp_path, owned=True) as kernels,
+        pytest.raises(OSError, match="is missing"),
+    ):
+        kernels.load_async("int main() {}")
 
 
 @pytest.mark.parametrize("owned", [True, False])

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from nbcache.torch_bridge.cache_folder import CacheFolder
-from nbcache.torch_bridge.folders import (
+from nbcache.torch_bridge.cache_folder import (
     OWN,
+    CacheFolder,
     DefaultFolder,
     Roots,
     is_private,

@@ -136,7 +136,7 @@ def test_what_the_original_raises_or_a_hook_intends_passes_and_is_no_fault() -> 
             if b == 0:
                 raise RuntimeError("while the original's error is under way")
 
-    faults.patches.hook(module, "divide", divide, takes="a b")
+    faults.patches.hook(module, "divide", divide)
 
     assert module.divide(1, 2) == 0.5
     with pytest.raises(Intended):
@@ -163,13 +163,27 @@ def test_a_hook_over_an_iterator_loses_nothing_where_it_fails() -> None:
     assert len(faults.told) == 1
 
 
+def test_what_a_hook_over_an_iterator_has_passed_over_stays_away_where_it_fails_later() -> None:
+    faults = Faults()
+    module = types.SimpleNamespace(count=lambda: iter(range(5)))
+
+    def stand_in(original: Callable[..., Iterator[int]]) -> Iterator[int]:
+        yield from (number for number in original() if number < 3)
+        raise RuntimeError("after the last")
+
+    faults.patches.hook(module, "count", stand_in)
+
+    assert [*module.count()] == [0, 1, 2]
+    assert len(faults.told) == 1
+
+
 @pytest.mark.parametrize("takes", ["a", "b …", "a c …", "a b c …"])
 def test_a_function_that_takes_other_arguments_is_not_hooked(takes: str) -> None:
     module = types.SimpleNamespace(f=lambda a, b: None)
     before = module.f
 
     with pytest.raises(TypeError, match="f takes"):
-        Patches().hook(module, "f", lambda original, *args: None, takes=takes)
+        Patches(places={"f": takes}).hook(module, "f", lambda original, *args: None)
     assert module.f is before
 
 

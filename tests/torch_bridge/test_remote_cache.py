@@ -74,14 +74,13 @@ def test_torch_keeps_its_own_caches_while_nothing_is_shared_and_after_unloading(
     before = """\
 import json, torch, torch._inductor.async_compile
 from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
-from torch._inductor import async_compile, remote_cache
+from torch._inductor import remote_cache
 def hooks():
     return [
         vars(remote_cache.RedisRemoteCache).get("backend_override_cls"),
         vars(remote_cache.RemoteAutotuneCache).get("_get"),
         AOTAutogradCache.get_remote_cache,
-        async_compile.AsyncCompile.triton,
-        async_compile._worker_compile_triton,
+        torch._inductor.async_compile.AsyncCompile.triton,
     ]
 def backends():
     return [
@@ -213,30 +212,6 @@ def with_fake(isolated: dict[str, str], tmp_path: Path) -> dict[str, str]:
     folder.mkdir()
     (folder / "fake_kernel.py").write_text(FAKE)
     return {**isolated, "PYTHONPATH": f"{isolated['PYTHONPATH']}:{folder}"}
-
-
-def test_workers_read_from_no_redis_while_nbcache_shares(
-    with_fake: dict[str, str], run_cells: RunCells, redis_server: RedisServer
-) -> None:
-    env = {**with_fake, "TORCHINDUCTOR_REDIS_URL": redis_server.url}
-    poison = f"""\
-import redis
-of = cache(kernel(SOURCE.strip())).remote_cache
-value = json.dumps({{"XBLOCK": 7, "num_warps": 1, "num_stages": 1, "configs_hash": "configs"}})
-redis.Redis.from_url(os.environ["TORCHINDUCTOR_REDIS_URL"]).set(of[0]._get_key(of[1]), value)
-found = [compile().read]
-{CONNECT}
-tuned = compile()
-found += [tuned.read, type(tuned.cache.remote_cache[0].backend).__name__]
-{DISCONNECT}
-found += [compile().read]
-"""
-    notebook = run_cells([LOAD, APART, TUNE, WORK, poison, tell("found")], env)
-
-    without, sharing, backend, after = told(printed(notebook, 5))
-    assert without["XBLOCK"] == after["XBLOCK"] == 7  # as torch does on its own
-    assert sharing is None
-    assert backend == "Backend"
 
 
 def test_workers_find_what_another_notebook_tuned(

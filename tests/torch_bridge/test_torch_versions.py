@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.torch_bridge import environment, toolchain, torch_behavior
+from nbcache.torch_bridge import environment, torch_behavior
 from support.front_door import LOAD, REPORTS, Environ, RunCells, graphs, outcomes
 
 RELEASE = environment.release(environment.torch_version() or "0.0")
@@ -40,18 +40,18 @@ def test_a_compiler_with_arguments_is_known_by_all_its_programs(
         "ccache 'g++'": [str(programs / "ccache"), "g++"],
     }.items():
         monkeypatch.setenv("CXX", named)
-        assert toolchain.compiler() == (named, command)
-        identities.add(toolchain.compiler_identity())
+        assert environment.compiler() == (named, command)
+        identities.add(environment.compiler_identity())
     assert len(identities) == 3
 
     monkeypatch.setenv("CXX", "ccache g++")
-    before = toolchain.compiler_identity()
+    before = environment.compiler_identity()
     (programs / "g++").write_text("#!/bin/sh\n# another version\n")
-    assert toolchain.compiler_identity() != before
+    assert environment.compiler_identity() != before
 
     for unusable in ("ccache 'g++", "no-such-ccache g++"):
         monkeypatch.setenv("CXX", unusable)
-        assert toolchain.compiler() == (unusable, None) and toolchain.compiler_identity() is None
+        assert environment.compiler() == (unusable, None) and environment.compiler_identity() is None
 
 
 def test_before_torch_2_15_a_compiler_with_arguments_is_none(
@@ -59,7 +59,7 @@ def test_before_torch_2_15_a_compiler_with_arguments_is_none(
 ) -> None:
     monkeypatch.setattr(torch_behavior, "torch_version", lambda: "2.14.1")
     monkeypatch.setenv("CXX", "ccache g++")
-    assert toolchain.compiler() == ("ccache g++", None)
+    assert environment.compiler() == ("ccache g++", None)
 
 
 @pytest.mark.compile

@@ -25,7 +25,7 @@ from nbcache.kernel.session import Session
 from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.providers.triton_modules import MODULE, module_key, provide_modules
+from nbcache.torch_bridge.providers.triton_kernels import MODULE, module_key, provide_modules
 from support.testing import FakeBridge
 
 pytestmark = pytest.mark.compile

@@ -1,10 +1,10 @@
-"""C++ kernels and instruction-set probes as artifacts: what Mega-Cache leaves out on the CPU.
+"""C++ kernels and instruction-set probes as artifacts: Mega-Cache leaves both out on the CPU.
 
-torch names a kernel's shared object by the whole compiler command line, with the absolute paths of
-torch and Python, so in another virtual environment it compiles everything again; and it finds out
-which vector instructions work by compiling and loading a test program. Here both are kept under
-keys that hold what the result depends on and nothing else, in the session's environment, which
-adds torch's build, the Python ABI, the compiler's ABI and every instruction set of the CPU.
+torch names a kernel's shared object by the whole compiler command line, with the absolute paths of torch and
+Python. So it compiles everything again in another virtual environment. It finds out which vector instructions
+work by compiling and loading a test program. nbcache keeps both under keys that hold what the result depends
+on and nothing else. The session's environment adds torch's build, the Python ABI, the compiler's ABI and
+every instruction set of the CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ from nbcache.core.model import Artifact
 from nbcache.core.threads import renew_in_children
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
 from nbcache.torch_bridge import frames
+from nbcache.torch_bridge.environment import compiler_identity
 from nbcache.torch_bridge.events import must_be_stored, stamp
 from nbcache.torch_bridge.patches import Intended
 from nbcache.torch_bridge.providers.graphs import being_loaded, is_foreign
@@ -35,26 +36,23 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-_CLOCK_TICK = 0.01
-"""Seconds by which the clock of file times may be behind."""
+__all__ = ["CLEARED", "KERNELS", "compiled_since", "kernel_key", "place", "provide_kernels", "provide_probes"]
 
 KERNELS = "nbcache_kernels"
 """Folder in torch's cache folder for restored shared objects: kernels, and modules of Triton."""
-
 CLEARED = "cleared"
 """File in there whose time says when the user last cleared all."""
-
-__all__ = ["CLEARED", "KERNELS", "compiled_since", "kernel_key", "place", "provide_kernels"]
-
-
+_CLOCK_TICK = 0.01
+"""Seconds by which the clock of file times may be behind."""
 _BUILD_VARIABLES = """
     ATEN_CPU_CAPABILITY CFLAGS CPPFLAGS CXX CXXFLAGS LDFLAGS OMP_PREFIX TORCHINDUCTOR_DEBUG_COMPILE
     TORCHINDUCTOR_DEBUG_SYMBOL
 """
+_WORKS = b"1"
 
 
 class IncompleteGraph(Intended, OSError):
-    """Makes torch take a stored graph for a miss and compile it whole: a kernel of it cannot be had."""
+    """Makes torch take a stored graph for a miss and compile it whole: nbcache lacks a kernel of it."""
 
 
 def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], build_settings: str) -> str:
@@ -81,7 +79,7 @@ def provide_kernels(codecache: ModuleType, context: Context, patches: Patches) -
 
 
 class _Kernels:
-    """Loads C++ kernels that are stored, and has the others compiled and recorded."""
+    """Loads C++ kernels that are stored, and has torch compile the others and records them."""
 
     def __init__(self, codecache: ModuleType, context: Context) -> None:
         self._codecache = codecache
@@ -90,82 +88,101 @@ class _Kernels:
         self._names = build_names(codecache)
         self._pending: set[tuple[Any, str]] = set()
         """Entries of torch's in-process caches for kernels that are not loaded yet."""
-        self._trusted: dict[str, Path] = {}
-        """By slot, files of kernels that may be stored: compiled here, restored, or in a folder of ours."""
-        self._restored: set[str] = set()
-        """Those slots of them whose kernels were restored, from whomever."""
+        self._trusted: dict[str, tuple[Path, bool]] = {}
+        """By slot, the file of a kernel that may be stored, and whether it was compiled here.
+
+        The others were restored, from whomever.
+        """
         renew_in_children(self)
 
     def renew(self) -> None:
-        """In a forked child, forget torch's pool of compiling threads and what its threads have not done.
+        """Forget torch's pool of compiling threads, and their unfinished work, in a forked child.
 
         None of these threads is there. torch (2.13) waits for them forever.
         """
-        _forget(self._pending)
+        self._forget_pending()
         self._session.attempt("compiling in a forked process", _renew_pool)
 
+    def _forget_pending(self) -> None:
+        for cls, name in tuple(self._pending):
+            cls.cache.pop(name, None)
+        self._pending.clear()
+
     def load_async(self, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what loads a kernel; IncompleteGraph where a stored graph cannot have it."""
+        """Return a function that loads a kernel; IncompleteGraph where a stored graph cannot have it."""
         attempt = self._session.attempt
-        found = attempt("restoring a kernel", partial(self._find, cls, args, kwargs))
-        key, load = found or (None, None)
+        answer = attempt("restoring a kernel", partial(self._stored, cls, args, kwargs))
+        key, load = answer or (None, None)
         if load is not None:
             return load
-        graph = None if key is None else _stored_graph(self._codecache, self._session)
-        if key is not None and graph is not None:
-            load = attempt("restoring a kernel", partial(self._find_left, cls, key))
+        # After a fault (no answer) the graph may be a stored one all the same.
+        serves = answer is None or key is not None
+        graph = _stored_graph(self._codecache, self._session) if serves else None
+        if graph is not None:
+            if key is not None:
+                load = attempt("restoring a kernel", partial(self._in_folder, cls, key))
             if load is not None:
                 return load
             if not attempt("asking the CPU", partial(self._may_be_compiled, graph)):
-                raise self._given_up(graph, "is missing")
+                raise self._give_up(graph, "is missing")
         must_be_stored(key or "a C++ kernel")
-        began, before = time.time(), set(cls.cache)
+        began, earlier = time.time(), set(cls.cache)
         try:
             load = original(cls, *args, **kwargs)
         except Exception as error:
             if graph is None:
                 raise
-            raise self._given_up(graph, "cannot be compiled") from error
+            raise self._give_up(graph, "cannot be compiled") from error
         if key is None:
             return load
         slot = self._slot(key)
-        entries = {(cls, name) for name in {slot, *(set(cls.cache) - before)}}
+        entries = {(cls, name) for name in {slot, *(set(cls.cache) - earlier)}}
         self._pending.update(entries)
-        recording = _recording(load, partial(self._loaded, key, slot, began), entries, self._pending)
+        recording = self._recording(load, key, slot, began, entries)
         if graph is not None:
             return partial(self._compiled_for, graph, recording)
         return cls.cache.setdefault(slot, recording)
 
     def _slot(self, key: str) -> str:
-        """Return under what a kernel is kept in this process, which may compile for one CPU, then another."""
+        """Return the kernel's name in this process, which may compile for one CPU, then another."""
         baseline = self._context.baseline()
         return key if baseline is None else f"{key} for {baseline.name}"
 
     # --- what is stored -------------------------------------------------------------------------
 
-    def _find(
+    def _stored(
         self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[str | None, Callable[[], Any] | None]:
-        """Return the kernel's key, None where nothing is to be served, and what loads it if it is there."""
+        """Return the kernel's key, and a function that loads it; None for what nbcache doesn't have."""
         if not self._context.serving():
             return None, None
         key = kernel_key(cls, args, kwargs, build_settings(self._codecache, self._names))
-        slot = self._slot(key)
-        if (loaded := cls.cache.get(slot)) is not None:
+        slot, cache = self._slot(key), self._session.cache
+        if (load := cls.cache.get(slot)) is not None:
             self._session.emit(KernelUsed(**stamp(), compiled=False))
             if slot in self._trusted:  # the store may have been cleared since
-                made = slot not in self._restored or self._context.owned()  # else it may be another's
-                self._session.cache.record("cpp_kernel", key, self._trusted[slot].read_bytes, made=made)
-            return key, loaded
+                path, is_compiled = self._trusted[slot]
+                cache.record("cpp_kernel", key, path.read_bytes, made=is_compiled or self._context.owned())
+            return key, load
         for artifact in self._session.find("cpp_kernel", key)[:1]:
             if (load := self._load(cls, artifact)) is not None:
-                self._session.cache.mark_restored("cpp_kernel", key)
+                cache.mark_restored("cpp_kernel", key)
                 return key, load
         return key, None
 
-    def _find_left(self, cls: Any, key: str) -> Callable[[], Any] | None:
-        """Return what loads a kernel that was restored earlier and is stored no more; None without it."""
-        for artifact in _left(self._codecache, key) if self._context.owned() else ():
+    def _in_folder(self, cls: Any, key: str) -> Callable[[], Any] | None:
+        """Return a function that loads a kernel from torch's folder, where the store has lost it.
+
+        It was restored there since the folder was last cleared.
+        """
+        cache_folder = self._codecache.cache_dir()
+        cleared = Path(cache_folder, KERNELS, CLEARED)
+        oldest = cleared.stat().st_mtime if cleared.exists() else 0.0
+        paths = Path(cache_folder, KERNELS, key[:2]).glob(f"{key}-*.so")
+        for path in paths if self._context.owned() else ():
+            artifact = Artifact("cpp_kernel", key, path.read_bytes())
+            if path != _path(cache_folder, artifact) or path.stat().st_mtime <= oldest:
+                continue
             if (load := self._load(cls, artifact)) is not None:
                 self._session.cache.record("cpp_kernel", key, artifact.content, made=True)
                 return load
@@ -176,25 +193,46 @@ class _Kernels:
         if library is None:
             return None
         slot = self._slot(artifact.key)
-        self._trusted[slot] = _path(self._codecache.cache_dir(), artifact)
-        self._restored.add(slot)
-        load: Callable[[], Any] = cls.cache.setdefault(slot, partial(_same, library))
+        self._trusted[slot] = _path(self._codecache.cache_dir(), artifact), False
+        load: Callable[[], Any] = cls.cache.setdefault(slot, lambda: library)
         return load
 
     # --- what is compiled -----------------------------------------------------------------------
 
-    def _loaded(self, key: str, slot: str, began: float, library: Any) -> None:
-        self._session.attempt("recording a kernel", partial(self._record, key, slot, began, library))
+    def _recording(
+        self, load: Callable[[], Any], key: str, slot: str, began: float, entries: set[tuple[Any, str]]
+    ) -> Callable[[], Any]:
+        """Return a function that records the kernel when `load` first returns it.
+
+        `entries` are the kernel's in torch's in-process caches. Where loading fails, those of all unfinished
+        kernels go. An interrupt in a notebook ends the running compilers too, and torch would find their
+        failure there at each new try (2.13).
+        """
+        library: Any = None
+
+        def load_and_record() -> Any:
+            nonlocal library
+            if library is None:
+                try:
+                    library = load()
+                except BaseException:
+                    self._forget_pending()
+                    raise
+                self._pending.difference_update(entries)
+                record = partial(self._record, key, slot, began, library)
+                self._session.attempt("recording a kernel", record)
+            return library
+
+        return load_and_record
 
     def _record(self, key: str, slot: str, began: float, library: Any) -> None:
-        """Record a kernel that has just been loaded, if compiled since `began` (Unix time) or of ours."""
+        """Record a kernel that this user compiled: since `began` (Unix time), or in nbcache's folder."""
         path = Path(getattr(library, "__file__", None) or library._name)
         status = path.stat()
         compiled = compiled_since(began, status)
         self._session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
         if compiled or (self._context.owned() and Path(self._codecache.cache_dir()) in path.parents):
-            self._trusted[slot] = path
-            self._restored.discard(slot)
+            self._trusted[slot] = path, True
             self._session.cache.record("cpp_kernel", key, path.read_bytes, made=True)
 
     # --- kernels of a stored graph --------------------------------------------------------------
@@ -202,7 +240,7 @@ class _Kernels:
     def _may_be_compiled(self, graph: str) -> bool:
         """Return whether a graph came in a bundle, and would be compiled here as where it is from."""
         loading = sha256(being_loaded()).encode()
-        bundled = [each.content for each in self._session.find(BUNDLED, graph)]
+        bundled = [artifact.content for artifact in self._session.find(BUNDLED, graph)]
         return loading in bundled and _is_best_choice()
 
     def _compiled_for(self, graph: str, load: Callable[[], Any]) -> Any:
@@ -210,16 +248,17 @@ class _Kernels:
         try:
             return load()
         except Exception as error:  # the compiler's own, or the loader's: the graph is compiled whole
-            raise self._given_up(graph, "cannot be compiled") from error
+            raise self._give_up(graph, "cannot be compiled") from error
 
-    def _given_up(self, graph: str, why: str) -> OSError:
-        """Drop a stored graph; return what makes torch take it for a miss and compile it whole."""
-        self._session.attempt("dropping an incomplete graph", partial(self._give_up, graph))
+    def _give_up(self, graph: str, why: str) -> OSError:
+        """Drop a stored graph; return the error by which torch takes it for a miss."""
+
+        def drop() -> None:
+            self._session.cache.give_up("inductor", graph, "a kernel of it is not there")
+            shutil.rmtree(self._codecache.FxGraphCache._get_tmp_dir_for_key(graph), ignore_errors=True)
+
+        self._session.attempt("dropping an incomplete graph", drop)
         return IncompleteGraph(f"a C++ kernel of the stored graph {graph} {why}")
-
-    def _give_up(self, graph: str) -> None:
-        self._session.cache.give_up("inductor", graph, "a kernel of it is not there")
-        shutil.rmtree(self._codecache.FxGraphCache._get_tmp_dir_for_key(graph), ignore_errors=True)
 
 
 def _stored_graph(codecache: ModuleType, session: Session) -> str | None:
@@ -298,28 +337,7 @@ def place(cache_folder: str, artifact: Artifact) -> Path:
 
 
 def _path(cache_folder: str, artifact: Artifact) -> Path:
-    return _folder(cache_folder, artifact.key) / f"{artifact.key}-{artifact.digest}.so"
-
-
-def _folder(cache_folder: str, key: str) -> Path:
-    return Path(cache_folder, KERNELS, key[:2])
-
-
-def _left(codecache: ModuleType, key: str) -> Iterator[Artifact]:
-    """Yield a key's kernels that are in torch's folder, as they were restored since it was last cleared."""
-    cleared = Path(codecache.cache_dir(), KERNELS, CLEARED)
-    oldest = cleared.stat().st_mtime if cleared.exists() else 0.0
-    for path in _folder(codecache.cache_dir(), key).glob(f"{key}-*.so"):
-        artifact = Artifact("cpp_kernel", key, path.read_bytes())
-        if path == _path(codecache.cache_dir(), artifact) and path.stat().st_mtime > oldest:
-            yield artifact
-
-
-def _forget(pending: set[tuple[Any, str]]) -> None:
-    """Remove these kernels from torch's in-process caches."""
-    for cls, name in tuple(pending):
-        cls.cache.pop(name, None)
-    pending.clear()
+    return Path(cache_folder, KERNELS, artifact.key[:2], f"{artifact.key}-{artifact.digest}.so")
 
 
 def _renew_pool() -> None:
@@ -328,34 +346,39 @@ def _renew_pool() -> None:
     AsyncCompile.pool.cache_clear()
 
 
-def _same(library: Any) -> Any:
-    return library
+# --- probes ------------------------------------------------------------------------------------------
 
 
-def _recording(
-    load: Callable[[], Any],
-    note: Callable[[Any], None],
-    entries: set[tuple[Any, str]],
-    pending: set[tuple[Any, str]],
-) -> Callable[[], Any]:
-    """Have `note` called with the kernel when `load` first returns it.
+def provide_probes(cpu_vec_isa: ModuleType, context: Context, patches: Patches) -> None:
+    """Remember that a vector instruction set works with the compiler that is here (`VecISA.check_build`).
 
-    `entries` are those of the in-process caches that stand for this kernel, `pending` those of all
-    kernels that are not loaded yet. Where loading fails, the latter go: an interrupt in a notebook ends
-    the running compilers too, and torch would find their failure there at each new try (2.13).
+    Finding it out costs a run of that compiler and a process. Only a yes is stored: the reason of a no may
+    pass, such as a time-out on a busy machine.
     """
-    library: Any = None
+    session = context.session
 
-    def load_and_record() -> Any:
-        nonlocal library
-        if library is None:
-            try:
-                library = load()
-            except BaseException:
-                _forget(pending)
-                raise
-            pending.difference_update(entries)
-            note(library)
-        return library
+    def look_up(isa: Any, code: str) -> tuple[str | None, bool]:
+        """Return the key of the answer, None where none may be stored, and whether it is a yes."""
+        compiler = compiler_identity()
+        if compiler is None or not context.serving():
+            return None, False
+        flags = isa.build_arch_flags() if TORCHBEHAVIOR.flags_by_method else isa._arch_flags
+        program = {"isa": str(isa), "flags": str(flags), "program": sha256(code.encode())}
+        key = digest(components({**program, "compiler": compiler}))
+        for artifact in session.find("probe", key)[:1]:
+            session.cache.record("probe", key, artifact.content, made=False)
+            return key, artifact.content == _WORKS
+        return key, False
 
-    return load_and_record
+    def check_build(original: Any, self: Any, code: str) -> Any:
+        key, works = session.attempt("looking up a probe", partial(look_up, self, code)) or (None, False)
+        if works:
+            return True
+        must_be_stored(str(self))
+        works = original(self, code)
+        if works and key is not None:
+            record = partial(session.cache.record, "probe", key, _WORKS, made=True)
+            session.attempt("recording a probe", record)
+        return works
+
+    patches.hook(cpu_vec_isa.VecISA, "check_build", check_build)

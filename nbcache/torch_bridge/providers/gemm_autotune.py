@@ -1,13 +1,13 @@
-"""What max-autotune has measured, as artifacts: torch's benchmark file, entry by entry.
+"""The times that max-autotune has measured, as artifacts: torch's benchmark file, entry by entry.
 
 torch keeps in one JSON file, `cache/<hash of device, Triton and CUDA>` in its cache folder, how long each
-candidate for a matrix multiplication took, and whether padding one pays. It asks only while it compiles, so a
-hit needs none of it; but another graph with the same multiplication has all candidates compiled and run again
-where the file is gone: seconds to minutes. Mega-Cache leaves the file out.
+candidate for a matrix multiplication took. It asks only while it compiles, so a hit needs none of it. But
+another graph with the same multiplication has all candidates compiled and run again where the file is gone:
+seconds to minutes. Mega-Cache leaves the file out.
 
-One artifact is what one benchmark has measured: the times of the candidates that torch compared. Those of
-other candidates for the same multiplication are variants under the same key. Whether times may be used, torch
-decides as ever: by the file's hash, the inputs, the precision, and the hash of each candidate.
+One artifact is the result of one benchmark: the times of the candidates that torch compared. Those of other
+candidates for the same multiplication are variants under the same key. torch decides whether times may be
+used: by the file's hash, the inputs, the precision, and the hash of each candidate.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
 from nbcache.core.errors import FormatError
 from nbcache.core.key import components, digest
+from nbcache.core.model import Artifact
 from nbcache.kernel.events import ArtifactSeen
 from nbcache.torch_bridge.events import stamp
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
@@ -29,25 +30,11 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = [
-    "TYPE",
-    "decode_decision",
-    "decode_times",
-    "encode_decision",
-    "encode_times",
-    "provide_decisions",
-    "provide_times",
-]
-
-T = TypeVar("T")
+__all__ = ["TYPE", "decode_times", "encode_times", "provide_times"]
 
 TYPE = "gemm_autotune"
 _MOST_BYTES = 4 << 20
 """An exhaustive search has thousands of candidates, of about 100 bytes each."""
-_RESTORING = "restoring what was benchmarked"
-_RECORDING = "recording what was benchmarked"
-DECISIONS: dict[str, type[bool | float]] = {"should_pad": bool, "base_mm_benchmark_time": float}
-"""What `pad_mm` keeps in the file, by the names of its functions, and of which type."""
 
 
 def encode_times(times: Mapping[str, float]) -> bytes:
@@ -56,44 +43,37 @@ def encode_times(times: Mapping[str, float]) -> bytes:
 
 
 def decode_times(content: bytes) -> dict[str, float]:
-    """Return what `encode_times` was given; FormatError, whatever else the bytes are."""
-    times = _fields(content).object("times")
-    each = Fields(times, f"{TYPE} of times")
-    return {name: math.inf if ms is None else each.seconds(name) for name, ms in times.items()}
-
-
-def encode_decision(value: bool | float) -> bytes:
-    """Return as an artifact's content whether padding pays, or how many milliseconds go without."""
-    return to_json(TYPE, {"pads": int(value)} if isinstance(value, bool) else {"milliseconds": value})
-
-
-def decode_decision(content: bytes, kind: type[bool | float]) -> bool | float:
-    """Return what `encode_decision` was given, a bool or a float; FormatError, whatever else it is."""
-    fields = _fields(content)
-    return bool(fields.integer("pads")) if kind is bool else fields.seconds("milliseconds")
-
-
-def _fields(content: bytes) -> Fields:
+    """Return the times that `encode_times` got; FormatError for any other bytes."""
     if len(content) > _MOST_BYTES:
         raise corrupt(f"a {TYPE} is longer than any")
-    return from_json(content, TYPE)
+    times = from_json(content, TYPE).object("times")
+    numbers = Fields(times, f"{TYPE} of times")
+    return {name: math.inf if ms is None else numbers.seconds(name) for name, ms in times.items()}
 
 
 def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Make candidates' times present before torch compares them: `PersistentCache.lookup`.
 
-    It is first asked without a `benchmark`, to learn whether candidates must be compiled. Where the file
-    lacks one of them, torch measures all anew, so that it compares what one machine has measured at one time.
-    So what is stored replaces what is there of the candidates asked for, where it has all of them, and is
-    left alone elsewhere. Of two processes that write the file at once one may lose, as with torch alone.
+    torch first asks without a `benchmark`, to learn whether it must compile candidates. Where the file lacks
+    one of them, torch measures all, so that it compares times of one machine and moment. So stored times go
+    into the file only if they cover all candidates that torch asks for. Of two processes that write the file
+    at once one may lose, as with torch alone.
     """
-    session, stored = context.session, _Stored(context, patches)
-
+    session = context.session
+    counted: set[tuple[str | None, str]] = set()
+    """Compile ids and keys that this cell has counted: a graph asks for a key again and again."""
+    session.cell_ended.append(counted.clear)
+    patches.undo(lambda: session.cell_ended.remove(counted.clear))
     precision_key: Callable[[], str] = (
         codecache.fp32_matmul_precision_key
         if TORCHBEHAVIOR.keys_by_precision
         else codecache.torch.get_float32_matmul_precision
     )
+
+    def stored(key: str) -> Iterator[Artifact]:
+        """Yield the artifacts under `key`, newest first; the shared level is asked only for more."""
+        for find in (session.cache.find, session.find_shared):
+            yield from find(TYPE, key)
 
     def make_present(
         cache: Any, choices: list[Any], op: str, inputs: str, hint: int | None
@@ -101,26 +81,33 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
         """Return the key, and the candidates' hashes; None where nothing is to be served or stored."""
         if not codecache.config.autotune_local_cache or not context.serving():
             return None
-        if hint is not None:
-            inputs = f"{inputs}_{hint}"
-        precision = precision_key()
-        key = _key(cache, op=op, inputs=inputs, precision=precision)
-        hashes = {choice: choice.hash_key() for choice in choices}
+        inputs, precision = inputs if hint is None else f"{inputs}_{hint}", precision_key()
+        parts = {"op": op, "inputs": inputs, "precision": precision, "system": cache.system["hash"]}
+        key, hashes = digest(components(parts)), {choice: choice.hash_key() for choice in choices}
         file = cache.get_local_cache()
-        there = file.setdefault(op, {}).setdefault(inputs, {}).setdefault(precision, {})
-        if there.keys() >= set(hashes.values()):
-            return key, hashes
-        for times in stored.under(key, decode_times):
-            found = {name: times[name] for name in hashes.values() if name in times}
-            if found.keys() == set(hashes.values()) and _is_of_use(found):
-                there.update(found)
-                stored.populate(key, partial(cache.update_local_cache, file))
-                break
+        present = file.setdefault(op, {}).setdefault(inputs, {}).setdefault(precision, {})
+        for artifact in stored(key) if set(hashes.values()) - present.keys() else ():
+            try:
+                times = decode_times(artifact.content)
+                if set(hashes.values()) <= times.keys() and _is_of_use(
+                    wanted := {name: times[name] for name in hashes.values()}
+                ):
+                    present.update(wanted)
+                    cache.update_local_cache(file)
+                    session.cache.mark_restored(TYPE, key)
+                    break
+            except (FormatError, OSError) as error:
+                session.rejected(TYPE, key, error)
         return key, hashes
 
-    def note(key: str, times: dict[str, float], measured: bool) -> None:
-        if _is_of_use(times):
-            stored.note(key, encode_times(times), measured)
+    def record(key: str, times: dict[str, float], measured: bool) -> None:
+        if not _is_of_use(times):
+            return
+        at, content = stamp(), encode_times(times)
+        if (at["compile_id"], key) not in counted:
+            counted.add((at["compile_id"], key))
+            session.emit(ArtifactSeen(**at, type=TYPE, size=len(content)))
+        session.cache.record(TYPE, key, content, made=measured or context.owned())
 
     def lookup(
         original: Any,
@@ -130,12 +117,11 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
         inputs: str,
         benchmark: Callable[[Any], dict[Any, float]] | None,
         hint_override: int | None = None,
-    ) -> dict[Any, float]:
+    ) -> Any:
         present = partial(make_present, self, choices, op, inputs, hint_override)
-        known = session.attempt(_RESTORING, present)
+        known = session.attempt("restoring what was benchmarked", present)
         if known is None or benchmark is None:
-            found: dict[Any, float] = original(self, choices, op, inputs, benchmark, hint_override)
-            return found
+            return original(self, choices, op, inputs, benchmark, hint_override)
         key, hashes = known
         measured = False
 
@@ -145,105 +131,11 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
             return benchmark(choices)
 
         times: dict[Any, float] = original(self, choices, op, inputs, measure, hint_override)
-        named = {hashes[choice]: ms for choice, ms in times.items() if choice in hashes}
-        session.attempt(_RECORDING, partial(note, key, named, measured))
+        by_hash = {hashes[choice]: ms for choice, ms in times.items() if choice in hashes}
+        session.attempt("recording what was benchmarked", partial(record, key, by_hash, measured))
         return times
 
     patches.hook(codecache.PersistentCache, "lookup", lookup)
-
-
-def provide_decisions(pad_mm: ModuleType, context: Context, patches: Patches) -> None:
-    """Do the same with which multiplications are worth padding, and their time without: `pad_mm`.
-
-    The scheduler's estimates in the same file (`LocalCache`) are left to torch: programs on several machines
-    count on having the same ones.
-    """
-    session, stored = context.session, _Stored(context, patches)
-
-    def follow(name: str, kind: type[bool | float]) -> None:
-        put = vars(pad_mm)[f"set_cached_{name}"]
-
-        def key_of(key: str) -> str | None:
-            from torch._inductor import config
-
-            if not config.autotune_local_cache or not context.serving():
-                return None
-            return _key(pad_mm.get_pad_cache(), **{name: key})
-
-        def make_present(key: str) -> bool | float | None:
-            if (ours := key_of(key)) is None:
-                return None
-            found = next(stored.under(ours, partial(decode_decision, kind=kind)), None)
-            if found is not None:
-                stored.populate(ours, partial(put, key, found))
-            return found
-
-        def note(key: str, value: Any, measured: bool) -> None:
-            ours = key_of(key)
-            if ours is not None and isinstance(value, kind) and 0 <= value < math.inf:
-                stored.note(ours, encode_decision(value), measured)
-
-        def get_cached(original: Any, key: str) -> Any:
-            found = original(key)
-            if found is None:
-                found = session.attempt(_RESTORING, partial(make_present, key))
-            if found is not None:
-                session.attempt(_RECORDING, partial(note, key, found, False))
-            return found
-
-        def set_cached(original: Any, key: str, value: Any) -> Any:
-            done = original(key, value=value)
-            session.attempt(_RECORDING, partial(note, key, value, True))
-            return done
-
-        patches.hook(pad_mm, f"get_cached_{name}", get_cached)
-        patches.hook(pad_mm, f"set_cached_{name}", set_cached)
-
-    for name, kind in DECISIONS.items():
-        follow(name, kind)
-
-
-class _Stored:
-    """Measurements in the session's levels."""
-
-    def __init__(self, context: Context, patches: Patches) -> None:
-        session = self._session = context.session
-        self._owned = context.owned
-        self._seen: set[tuple[str | None, str]] = set()
-        """By compile id, the keys that graphs of this cell have used: one asks for a key again and again."""
-        session.cell_ended.append(self._seen.clear)
-        patches.undo(lambda: session.cell_ended.remove(self._seen.clear))
-
-    def under(self, key: str, decode: Callable[[bytes], T]) -> Iterator[T]:
-        """Yield what is stored under `key`, newest first; the shared level is asked only for more."""
-        for ask in (self._session.cache.find, self._session.find_shared):
-            for artifact in ask(TYPE, key):
-                try:
-                    yield decode(artifact.content)
-                except FormatError as error:
-                    self._session.rejected(TYPE, key, error)
-
-    def populate(self, key: str, write: Callable[[], Any]) -> None:
-        """Write into torch's file; where that fails, torch measures anew."""
-        try:
-            write()
-        except OSError as error:
-            self._session.rejected(TYPE, key, error)
-        else:
-            self._session.cache.mark_restored(TYPE, key)
-
-    def note(self, key: str, content: bytes, measured: bool) -> None:
-        """Record what was measured here, or found in the file; a graph counts it once."""
-        at = stamp()
-        if (at["compile_id"], key) not in self._seen:
-            self._seen.add((at["compile_id"], key))
-            self._session.emit(ArtifactSeen(**at, type=TYPE, size=len(content)))
-        self._session.cache.record(TYPE, key, content, made=measured or self._owned())
-
-
-def _key(cache: Any, **parts: str) -> str:
-    """Return a key for what torch keeps under `parts` in the file of `cache`, 64 hexadecimal digits."""
-    return digest(components({**parts, "system": cache.system["hash"]}))
 
 
 def _is_of_use(times: Mapping[str, float]) -> bool:

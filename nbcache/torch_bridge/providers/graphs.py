@@ -7,13 +7,13 @@ import pickle
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.model import Artifact, Level
 from nbcache.kernel.events import SpanEnded, SpanStarted
 from nbcache.torch_bridge.events import is_restoring_only, stamp
-from nbcache.torch_bridge.providers.autotune import _populate_tuning
 from nbcache.torch_bridge.recording import loaded, write_for_torch
 
 if TYPE_CHECKING:
@@ -31,76 +31,80 @@ _PROVIDED = "nbcache_graphs"
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
 _CALLS = re.compile(r"async_compile\.(\w+)")
 _OF_TRITON = frozenset({"triton", "wait"})
-"""What the code of a graph calls of `async_compile` for other kernels than C++."""
+"""Functions of `async_compile` that a graph's code calls for other kernels than C++."""
 
 
 def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Write what the levels beyond hold for a key into torch's folder before torch looks there.
 
-    `GuardedCache.iterate_over_candidates` is what both the FX graph cache and the AOTAutograd cache
-    ask. torch's remote-cache interface would do for one entry a key only, while torch keeps a
-    variant for each set of guards, and what it finds remotely it does not write to its folder.
-    The shared level is asked where no nearer one has a graph whose guards hold; then, where that has none
-    either, whether another kernel is compiling it just now.
+    Both the FX graph cache and the AOTAutograd cache ask `GuardedCache.iterate_over_candidates`. torch's
+    remote-cache interface serves one entry a key only, while torch keeps a variant for each set of guards,
+    and what it finds remotely it does not write to its folder. The shared level is asked where no nearer one
+    has a graph whose guards hold; then, where that has none either, whether another kernel is compiling it
+    just now.
 
     Where `provide_kernels` is off, torch itself would compile the C++ kernels of a foreign graph. Their
     source may need other vector instructions than torch chooses here, and keys leave these out. torch gets no
     such graph.
     """
     session = context.session
-    tuned: set[str] = set()
 
     def make_present(cls: Any, type: str, key: str) -> bool:
         if not context.serving():
             return False
-        if (folder := codecache.cache_dir()) not in tuned:
-            tuned.add(folder)
-            session.attempt("restoring tuning results", partial(_populate_tuning, session, folder))
         populate_graph(codecache, session, cls, type, key)
         return True
 
-    def shared(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
-        """Write what the shared level has beyond what was tried into torch's folder, and return it."""
-        return written(cls, type, key, tried, session.find_shared(type, key))
+    def others(type: str, key: str, tried: set[bytes]) -> Iterator[Sequence[Artifact]]:
+        """Yield the shared level's artifacts; then wait while another kernel compiles the graph."""
+        yield session.find_shared(type, key)
+        if type == "inductor" and not is_restoring_only():
+            session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
+            try:
+                artifacts = session.wait_for_other_kernel(key, tried)
+            finally:
+                session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
+            yield artifacts
 
-    def awaited(cls: Any, type: str, key: str, tried: set[bytes]) -> list[bytes]:
-        """Wait while another kernel compiles the graph, and do the same with what it made."""
-        if type != "inductor" or is_restoring_only():
-            return []
-        session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
-        try:
-            found = session.wait_for_other_kernel(key, tried)
-        finally:
-            session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
-        return written(cls, type, key, tried, found)
-
-    def written(cls: Any, type: str, key: str, tried: set[bytes], found: Sequence[Artifact]) -> list[bytes]:
-        contents = [each.content for each in found if each.content not in tried]
+    def untried(
+        cls: Any, type: str, key: str, tried: set[bytes], levels: Iterator[Sequence[Artifact]]
+    ) -> list[bytes]:
+        """Write what others have beyond what was tried into torch's folder, and return it."""
+        contents = [artifact.content for artifact in next(levels, ()) if artifact.content not in tried]
         populate(codecache, session, cls, type, key, contents)
         return contents
 
-    def is_own(type: str | None, key: str, candidate: tuple[Any, bytes, bool]) -> bool:
-        return candidate[2] and type == "inductor" and not is_foreign(codecache, session, key)
+    def loads_here(type: str | None, key: str, candidate: Any, tried: set[bytes]) -> bool:
+        """Return whether torch may load the candidate while `provide_kernels` is off; a fault means no."""
+        try:
+            tried.add(candidate[1])
+            is_own = candidate[2] and type == "inductor" and not is_foreign(codecache, session, key)
+            return is_own or _loads_no_cpp(type, candidate[0])
+        except Exception:
+            return False
 
     def iterate_over_candidates(
         original: Any, cls: Any, local: bool, remote_cache: Any, key: str, *args: Any, **kwargs: Any
     ) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
-        serves, tried = False, set()
+        serves = False
+        tried: set[bytes] = set()
         if local and type:
             present = partial(make_present, cls, type, key)
             serves = bool(session.attempt("making a stored graph present", present))
         loads_any = not context.is_lost("provide_kernels")
         for candidate in original(cls, local, remote_cache, key, *args, **kwargs):
-            tried.add(candidate[1])
-            if not (loads_any or is_own(type, key, candidate) or _loads_no_cpp(type, candidate[0])):
+            if not (loads_any or loads_here(type, key, candidate, tried)):
                 continue
+            tried.add(candidate[1])
             loaded.content, loaded.local = candidate[1], candidate[2]
             yield candidate
         if not (serves and type):
             return
-        for ask in (shared, awaited):
-            for content in session.attempt("asking others", partial(ask, cls, type, key, tried)) or ():
+        levels = others(type, key, tried)
+        for _ in range(2):
+            ask = partial(untried, cls, type, key, tried, levels)
+            for content in session.attempt("asking others", ask) or ():
                 tried.add(content)
                 try:
                     candidate = (pickle.loads(content), content, True)
@@ -115,41 +119,41 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
 
 
 def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: str, key: str) -> None:
-    """Write those variants of a graph into the folder of `cache`, a class of torch's, that it lacks."""
-    present = _names(cache._get_tmp_dir_for_key(key))
-    absent = [
-        artifact.content
-        for artifact in session.cache.find(type, key)
-        if not present or codecache.sha256_hash(artifact.content) not in present
-    ]
-    if absent and present:  # what torch has of it already may be what it hits
-        _write(codecache, session, cache, type, key, absent)
-    else:
-        populate(codecache, session, cache, type, key, absent)
+    """Write those variants of a graph into the folder of `cache`, a torch class, that it lacks."""
+    try:
+        names = os.listdir(cache._get_tmp_dir_for_key(key))
+    except OSError:
+        names = []
+    present = {name for name in names if not name.startswith(".")}
+    contents = [artifact.content for artifact in session.cache.find(type, key)]
+    absent = [content for content in contents if not present or codecache.sha256_hash(content) not in present]
+    # What torch has of it already may be what it hits.
+    populate(codecache, session, cache, type, key, absent, is_restored=not present)
 
 
 def populate(
-    codecache: ModuleType, session: Session, cache: Any, type: str, key: str, contents: Sequence[bytes]
+    codecache: ModuleType,
+    session: Session,
+    cache: Any,
+    type: str,
+    key: str,
+    contents: Sequence[bytes],
+    *,
+    is_restored: bool = True,
 ) -> None:
-    """Write graphs that torch does not have into the folder of `cache`, a class of torch's."""
-    _write(codecache, session, cache, type, key, contents)
-    if contents:
-        session.cache.mark_restored(type, key)
-
-
-def _write(
-    codecache: ModuleType, session: Session, cache: Any, type: str, key: str, contents: Sequence[bytes]
-) -> None:
+    """Write graphs that torch does not have into the folder of `cache`, a torch class."""
     if contents and type == "inductor":
         write_for_torch(session, type, key, partial(_note_provided, codecache, key))
     for content in contents:
         write_for_torch(session, type, key, partial(cache._write_to_local_cache, key, content))
+    if contents and is_restored:
+        session.cache.mark_restored(type, key)
 
 
 def is_foreign(codecache: ModuleType, session: Session, key: str) -> bool:
     """Return whether nbcache has put a graph into torch's folder: this kernel, or an earlier one."""
     level, _ = session.cache.origin_of("inductor", key)
-    return level is not Level.L0 or os.path.exists(_provided(codecache, key))
+    return level is not Level.L0 or _provided(codecache, key).exists()
 
 
 def _loads_no_cpp(type: str | None, entry: Any) -> bool:
@@ -169,17 +173,9 @@ def being_loaded() -> bytes:
 
 def _note_provided(codecache: ModuleType, key: str) -> None:
     path = _provided(codecache, key)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb"):
-        pass
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
 
 
-def _provided(codecache: ModuleType, key: str) -> str:
-    return os.path.join(codecache.cache_dir(), _PROVIDED, key)
-
-
-def _names(folder: str) -> set[str]:
-    try:
-        return {name for name in os.listdir(folder) if not name.startswith(".")}
-    except OSError:
-        return set()
+def _provided(codecache: ModuleType, key: str) -> Path:
+    return Path(codecache.cache_dir(), _PROVIDED, key)

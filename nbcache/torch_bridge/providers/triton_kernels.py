@@ -1,30 +1,32 @@
-"""Triton kernels of a restored graph: none is compiled or tuned again.
+"""Triton kernels of a restored graph, and Triton's own modules in C: none is compiled or tuned again.
 
 A graph brings the machine code of all configurations of its kernels that were compiled with it
 (`TritonBundler`). Coordinate descent, which `max-autotune` turns on, tries others when the graph first runs:
-the one that it finds is in no bundle of torch's, and is an artifact of its own here.
+the one that it finds is in no torch bundle, and is an artifact of its own here.
 """
 
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
 import re
-import tempfile
+import sysconfig
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nbcache.core.canonical_json import corrupt, from_json, to_json
+from nbcache.core.files import write_whole
+from nbcache.core.key import components, digest
 from nbcache.core.model import Artifact
 from nbcache.torch_bridge.events import CANDIDATE
-from nbcache.torch_bridge.providers.cpp_kernels import compiled_since
+from nbcache.torch_bridge.providers.cpp_kernels import compiled_since, place
 from nbcache.torch_bridge.recording import count_and_record, kernels_are_replaced, restored
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
@@ -32,21 +34,33 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["KERNEL", "bundle_what_runs", "pack", "provide_tuned", "settle_assembler", "unpack"]
+__all__ = [
+    "KERNEL",
+    "MODULE",
+    "bundle_what_runs",
+    "module_key",
+    "pack",
+    "provide_modules",
+    "provide_tuned",
+    "settle_assembler",
+    "unpack",
+]
 
-KERNEL = "triton_kernel"
-"""The type of these artifacts."""
+KERNEL, MODULE = "triton_kernel", "triton_module"
+"""The types of these artifacts."""
 _KEY = re.compile(r"[A-Z2-7]{52}")
 """Triton's hash of a kernel, which is the name of its folder."""
 _CODE = ".cubin"
 """The ending of machine code; that for other makers' GPUs has another."""
 _GROUP = "__grp__"
-"""What the name of that file of Triton's begins with that names the others, without which it finds none."""
-_KEPT = (".json", _CODE)
+"""The beginning of the name of Triton's list of a kernel's files, without which it finds none."""
+_ENDINGS = (".json", _CODE)
 """The endings of those files of a kernel that running it takes."""
 _FILE = re.compile(r"\w[\w.]*\.(json|cubin)")
 _FOLDER = b"[nbcache folder]"
-"""Stands for a kernel's folder in the JSON that is stored."""
+"""The substitute for a kernel's folder in the JSON that is stored."""
+_KNOWN = ("ccflags", "include_dirs", "libraries", "library_dirs")
+"""Options of Triton's that are parts of a module's key by themselves, or in none."""
 
 
 def settle_assembler(async_compile: ModuleType, context: Context, patches: Patches) -> None:
@@ -69,7 +83,7 @@ def settle_assembler(async_compile: ModuleType, context: Context, patches: Patch
 
 
 def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches) -> None:
-    """Have a graph's bundle hold the kernels that the graph runs, and no candidate of `max-autotune`.
+    """Bundle with a graph the kernels that the graph runs, and no candidate of `max-autotune`.
 
     torch 2.11 puts in all that was compiled meanwhile: for each matrix product dozens of kernels, which every
     hit elsewhere writes to disk again. 2.13 leaves out what has not run meanwhile, once anything has: the
@@ -105,14 +119,14 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
     Within `CachingAutotuner._precompile_config` of a configuration that was found so, Triton looks for a
     folder that is named by the kernel's hash: `FileCacheManager.get_group`.
     """
-    if find_spec("triton") is None:
+    if importlib.util.find_spec("triton") is None:
         return
     from triton.runtime.cache import FileCacheManager
 
     session, tuner, looking = context.session, heuristics.CachingAutotuner, threading.local()
 
     def note(self: Any, launcher: Any, began: float) -> None:
-        """Record a kernel that was compiled since `began` (Unix time), or that is in a folder of ours."""
+        """Record a kernel that was compiled since `began` (Unix time), or that is in nbcache's folder."""
         if kernels_are_replaced():
             return
         compiled = [heuristics.triton_config_to_hashable(each.config) for each in self.compile_results]
@@ -168,11 +182,11 @@ def pack(folder: Path) -> bytes:
 
     Triton writes absolute paths into its JSON; they are stored relative to the folder.
     """
-    kept = {each.name: each.read_bytes() for each in folder.iterdir() if each.suffix in _KEPT}
+    contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in _ENDINGS}
     files = {}
-    for name, content in kept.items():
+    for name, content in contents.items():
         if name.startswith(_GROUP):
-            content = _group(content, kept, os.fsdecode(_FOLDER))
+            content = _group(content, contents, os.fsdecode(_FOLDER))
         elif name.endswith(".json"):
             content = content.replace(os.fsencode(folder), _FOLDER)
         files[name] = base64.b64encode(content).decode()
@@ -215,8 +229,90 @@ def unpack(content: bytes, folder: Path) -> None:
         elif name.endswith(".json"):
             files[name] = files[name].replace(_FOLDER, os.fsencode(folder))
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix="tmp.") as temporary:
-        for name in in_order:  # another process may be compiling into the same folder just now
-            written = Path(temporary, name)
-            written.write_bytes(files[name])
-            written.replace(folder / name)
+    for name in in_order:  # another process may be compiling into the same folder just now
+        write_whole(folder / name, files[name])
+
+
+# --- modules in C -------------------------------------------------------------------------------------
+
+
+def module_key(src: str, name: str, options: dict[str, Any]) -> str:
+    """Return the key of a module, 64 hexadecimal digits; folders of headers and libraries are not in it.
+
+    `options` are those of Triton's `compile_module_from_src`, or `compile_module_from_file`.
+    """
+    parts = {
+        "source": src,
+        "name": name,
+        "suffix": sysconfig.get_config_var("EXT_SUFFIX"),
+        "libraries": options.get("libraries") or [],
+        "flags": options.get("ccflags") or [],
+        **{f"option {option}": repr(value) for option, value in options.items() if option not in _KNOWN},
+    }
+    return digest(components(parts))
+
+
+def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> None:
+    """Stand in for what Triton's `driver` compiles its modules with: load what is stored, or compile.
+
+    Triton talks to the driver through a module, `cuda_utils`, which it compiles on each new machine, and so
+    does every launcher of a kernel that Inductor's static launcher does not launch. On a fresh machine that
+    takes the C compiler, Python's headers and tenths of a second each. They are kept by their source, in the
+    session's environment, which adds Triton's version, the Python ABI and the C library's.
+
+    The function is `compile_module_from_src`, since Triton 3.8 `compile_module_from_file`. Triton looks in
+    its own cache, below the user's home, only for a module that is not stored.
+    """
+    session = context.session
+
+    def module(
+        compile: Callable[[], Any], read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any
+    ) -> Any:
+        key = session.attempt("restoring a module of Triton", partial(key_of, read, name, args, options))
+        if key is None:
+            return compile()
+        module = session.attempt("restoring a module of Triton", partial(stored, key, name))
+        if module is None:
+            began = time.time()
+            module = compile()
+            session.attempt("recording a module of Triton", partial(note, key, module, began))
+        return module
+
+    def key_of(read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any) -> str | None:
+        """Return a module's key; None where nothing is served, or where Triton asks in another way."""
+        return None if args or not context.serving() else module_key(read(), name, options)
+
+    def stored(key: str, name: str) -> Any:
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        return restored(session, MODULE, key, lambda artifact: _loaded(name, place(cache_dir(), artifact)))
+
+    def note(key: str, module: ModuleType, began: float) -> None:
+        """Record a module that was compiled since `began` (Unix time), or by this user before."""
+        path = Path(str(module.__file__))
+        status = path.stat()
+        made = compiled_since(began, status) or (context.owned() and status.st_uid == os.getuid())
+        count_and_record(session, Artifact(MODULE, key, path.read_bytes()), made=made)
+
+    def compile_module_from_src(original: Any, src: str, name: str, *args: Any, **options: Any) -> Any:
+        compile = partial(original, src, name, *args, **options)
+        return module(compile, lambda: src, name, args, options)
+
+    def compile_module_from_file(original: Any, src_path: str, name: str, *args: Any, **options: Any) -> Any:
+        compile, path = partial(original, src_path, name, *args, **options), Path(src_path)
+        return module(compile, path.read_text, name, args, {**options, "language": path.suffix})
+
+    if hasattr(driver, "compile_module_from_file"):  # since Triton 3.8
+        patches.hook(driver, "compile_module_from_file", compile_module_from_file)
+    else:
+        patches.hook(driver, "compile_module_from_src", compile_module_from_src)
+
+
+def _loaded(name: str, path: Path) -> ModuleType:
+    """Return a module of Triton's, which is in no `sys.modules`, loaded from a file."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
