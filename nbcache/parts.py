@@ -34,7 +34,7 @@ from nbcache.torch_bridge.providers import (
     triton_kernels,
     triton_modules,
 )
-from nbcache.torch_bridge.traces.lane import Traces
+from nbcache.torch_bridge.traces.kernel_traces import Traces
 
 __all__ = ["PARTS", "make_bridge"]
 

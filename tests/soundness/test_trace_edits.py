@@ -50,12 +50,12 @@ def test_a_function_without_a_trace_is_recorded_again_in_one_of_so_many_kernels(
 ) -> None:
     doctored = """
 import nbcache
-import nbcache.torch_bridge.traces.lane as lane
-original = lane.watching
+import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
+original = kernel_traces.watching
 def watching(*arguments):
     nbcache.session().notice("watched")
     return original(*arguments)
-lane.watching = watching
+kernel_traces.watching = watching
 """
     program = FUNCTION.replace("* 2 + 1", "* 2 + len(f.__doc__ or '')")
     first, second = both
@@ -180,7 +180,7 @@ def results(compile):
 
 FAULTY = """
 import torch
-import nbcache.torch_bridge.traces.lane as lane
+import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
 import nbcache.torch_bridge.traces.reading as reading
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.guards as guards
@@ -206,14 +206,14 @@ def results(compile):
 """
 STEPS = [
     "reading, 'from_bytes'",
-    "lane, 'checked'",
-    "lane, 'adopted'",
+    "kernel_traces, 'checked'",
+    "kernel_traces, 'adopted'",
     "guards.CheckFunctionManager, '__init__'",
-    "lane, 'loaded'",
+    "kernel_traces, 'loaded'",
     "convert_frame, 'DynamoOutput'",
     "convert_frame, 'GuardedCode'",
     "convert_frame, 'wrap_guarded_code'",
-    "lane, 'count_and_record'",
+    "kernel_traces, 'count_and_record'",
 ]
 
 

@@ -232,15 +232,15 @@ def results(compile):
         return [compile(f)(torch.ones(3))]
 """
 DOCTORED = """
-import nbcache.torch_bridge.traces.lane as lane
+import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
 from nbcache.core.model import Artifact
-original = lane.Traces._stored
+original = kernel_traces.Traces._stored
 def others(self):
     return self._session.cache.keys_of("trace", 5.0)
 def stored(self, key):
     found = original(self, key)
     return [Artifact("trace", key, WRONG) for each in found]
-lane.Traces._stored = stored
+kernel_traces.Traces._stored = stored
 """
 WRONG = {
     "cut": "each.content[: len(each.content) // 2]",

@@ -19,8 +19,8 @@ import nbformat.sign
 import pytest
 
 from nbcache.core.key import Component
-from nbcache.torch_bridge.traces.executed import Executed, check_executed
-from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.executed_code import Executed, check_executed
+from nbcache.torch_bridge.traces.object_digests import Untold
 
 Two = collections.namedtuple("Two", "a b")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.core.fingerprints.running import Running
-from nbcache.torch_bridge.traces.gate import is_users
-from nbcache.torch_bridge.traces.values import Untold, module_named
+from nbcache.torch_bridge.traces.object_digests import Untold, module_named
+from nbcache.torch_bridge.traces.state_reads import is_users
 
 __all__ = [
     "ABSENT",

@@ -14,8 +14,8 @@ from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.core.log import logger
 from nbcache.kernel.prewarming import Slice, Steps
 from nbcache.torch_bridge.traces.facts import Expression, expression_of
+from nbcache.torch_bridge.traces.object_digests import Untold, constant_from
 from nbcache.torch_bridge.traces.sources import made_guard, needs_value, read_sources
-from nbcache.torch_bridge.traces.values import Untold, constant_from
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session

@@ -22,8 +22,8 @@ from nbcache.core.fingerprints.instances import protocol_attributes
 from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
-from nbcache.torch_bridge.traces import gate
-from nbcache.torch_bridge.traces.executed import check_executed
+from nbcache.torch_bridge.traces import state_reads
+from nbcache.torch_bridge.traces.executed_code import check_executed
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
     RUNS,
@@ -36,9 +36,8 @@ from nbcache.torch_bridge.traces.facts import (
     place_of,
     same_objects,
 )
-from nbcache.torch_bridge.traces.generated import code_row, installed_by, set_by_attempts, within
-from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
-from nbcache.torch_bridge.traces.values import (
+from nbcache.torch_bridge.traces.generated_code import code_row, installed_by, set_by_attempts, within
+from nbcache.torch_bridge.traces.object_digests import (
     ANNOTATIONS,
     COUNTERS,
     IDENTITY,
@@ -54,7 +53,8 @@ from nbcache.torch_bridge.traces.values import (
     scope_name,
     value_types,
 )
-from nbcache.torch_bridge.traces.watch import Seen
+from nbcache.torch_bridge.traces.observations import Seen
+from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
 
 __all__ = ["recorded"]
 
@@ -112,7 +112,7 @@ def recorded(
     told = len(sources.rows)
     here = Values(frame.values, frame.scope, guards_module._get_closure_vars())
     for source in seen.sources(lazy=True):
-        told_apart = type(source).__name__ in _EPHEMERAL or gate.is_of_environment(here.of, source)
+        told_apart = type(source).__name__ in _EPHEMERAL or state_reads.is_of_environment(here.of, source)
         if readable(source) and not told_apart:
             sources.index(source)
     values = [here.of(each) for each in sources.all]
@@ -145,7 +145,7 @@ def recorded(
         is_whole = index < told or is_config(type(value))
         facts.append([index, fact_of(objects, value, frame.scope, whole=is_whole)])
         if index < told and value is not builtins_of(frame.scope):
-            gate.check_environment(sources.all[index], value)
+            state_reads.check_environment(sources.all[index], value)
             _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
     asked = _asked(seen, [*objects.classes(), *everything])
     places = _places(torch, objects, held, values, inlined)
@@ -160,7 +160,7 @@ def recorded(
             facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
     if any(kind in REST for _, kind, _ in installed):
         facts.append([LINES, lines_digest(frame.code)])
-    gate.check_classes(objects.classes())
+    state_reads.check_classes(objects.classes())
     facts.append([IDENTITY, objects.identity])
     facts.append([REGISTRATIONS, registrations(torch, objects)])
     return Trace(
@@ -228,7 +228,7 @@ def _check_code(seen: Seen) -> bool:
                 raise Untold(f"{code.co_qualname}() reads {', '.join(sorted(read))}")
             if _goes_through_set(each):
                 raise Untold(f"{code.co_qualname}() may depend on the order of a set, which varies")
-            if not gate.is_users(code):
+            if not state_reads.is_users(code):
                 texts -= {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
     if named := _UNTOLD & texts - {"__traceback__"}:  # which Dynamo itself names where it raises
         raise Untold(f"it reads {', '.join(sorted(named))} by name")
@@ -285,14 +285,14 @@ def _refuse(objects: Objects, value: Any, inlined: Set[int], *, in_order: bool) 
         raise Untold(f"a {type(value).__qualname__} is not told by any fact")
     if id(value) in objects.unordered and in_order:
         raise Untold("it may depend on the order of a set, which differs between processes")
-    gate.check(value, inlined)
+    state_reads.check(value, inlined)
 
 
 def _variables(seen: Seen) -> set[str]:
     """Return the variables of the environment that was walked through code reads."""
     found: set[str] = set()
     for code, scope in seen.codes.values():
-        found |= gate.variables(code, scope)
+        found |= state_reads.variables(code, scope)
     return found
 
 
@@ -312,7 +312,7 @@ def _places(
             continue
         met.add(id(value))
         if id(value) not in reached:
-            gate.check_environment(None, value)
+            state_reads.check_environment(None, value)
         if isinstance(value, type) and not value.__flags__ & _HEAP:
             continue
         if isinstance(value, types.CodeType):
@@ -324,12 +324,12 @@ def _places(
         if isinstance(value, Enum) and not objects.covers(value) and (place := place_of(type(value))):
             yield place  # the class holds it
         if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
-            gate.check(value, inlined)
+            state_reads.check(value, inlined)
         elif isinstance(value, (types.FunctionType, type)):
             found = place_of(value) or _kept_by_dynamo(value)
             if found is None:
                 raise Untold(f"{value.__qualname__} cannot be found again")
-            gate.check(value, inlined)
+            state_reads.check(value, inlined)
             yield found
         else:
             raise Untold(f"a {type(value).__qualname__} (in a {kind}) cannot be found again")
@@ -407,5 +407,5 @@ def _attributes(values: Sequence[Any], asked: Set[str]) -> Iterator[list[str]]:
         name = name_of(module)
         if not name:
             raise Untold(f"the module {module.__name__} cannot be found again")
-        gate.check_module(module)
+        state_reads.check_module(module)
         yield [name, names_to(names_held(module.__dict__, asked))]

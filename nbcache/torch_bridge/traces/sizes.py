@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from nbcache.torch_bridge.traces.object_digests import Frame
 from nbcache.torch_bridge.traces.reading import ReadTrace
-from nbcache.torch_bridge.traces.values import Frame
 
 __all__ = ["note_sizes", "vary"]
 

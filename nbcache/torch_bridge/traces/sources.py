@@ -11,7 +11,7 @@ from typing import Any
 
 from nbcache.artifacts.traces import value_from, value_to
 from nbcache.core.canonical_json import corrupt
-from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.object_digests import Untold
 
 __all__ = [
     "GLOBAL_STATE",

@@ -9,8 +9,8 @@ from types import ModuleType
 
 from nbcache.core.model import Artifact
 from nbcache.kernel.prewarming import Slice, Steps
-from nbcache.torch_bridge.traces.adopting import Adopted
-from nbcache.torch_bridge.traces.values import Frame
+from nbcache.torch_bridge.traces.adoption import Adopted
+from nbcache.torch_bridge.traces.object_digests import Frame
 
 __all__ = ["Trials"]
 

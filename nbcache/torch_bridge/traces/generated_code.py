@@ -16,8 +16,8 @@ from typing import Any
 from nbcache.artifacts.traces import REST, code_to
 from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.traces.facts import builtins_of, place_of
+from nbcache.torch_bridge.traces.object_digests import Frame, Own, Untold, constant_to
 from nbcache.torch_bridge.traces.sources import Sources
-from nbcache.torch_bridge.traces.values import Frame, Own, Untold, constant_to
 
 __all__ = ["code_row", "installed_by", "placed", "set_by_attempts", "within"]
 

@@ -32,17 +32,17 @@ from nbcache.torch_bridge.events import (
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.recording import count_and_record
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
-from nbcache.torch_bridge.traces.adopting import Adopted, adopted, loaded
+from nbcache.torch_bridge.traces.adoption import Adopted, adopted, loaded
 from nbcache.torch_bridge.traces.audit import difference, is_alike
-from nbcache.torch_bridge.traces.checking import checked
-from nbcache.torch_bridge.traces.executed import Executed
+from nbcache.torch_bridge.traces.executed_code import Executed
+from nbcache.torch_bridge.traces.fact_checks import checked
+from nbcache.torch_bridge.traces.frame_keys import key_of, options_of
+from nbcache.torch_bridge.traces.object_digests import Frame, Untold
+from nbcache.torch_bridge.traces.observations import Seen, watching
 from nbcache.torch_bridge.traces.reading import ReadAhead
 from nbcache.torch_bridge.traces.recording import recorded
 from nbcache.torch_bridge.traces.reruns import Reruns
-from nbcache.torch_bridge.traces.state import key_of, options_of
 from nbcache.torch_bridge.traces.trial import Trials
-from nbcache.torch_bridge.traces.values import Frame, Untold
-from nbcache.torch_bridge.traces.watch import Seen, watching
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
@@ -196,11 +196,11 @@ class Traces:
         patches.hook(cache, "autograd_cache_key", autograd_cache_key)
 
     def watch_tracing(self, convert_frame: ModuleType, context: Context, patches: Patches) -> None:
-        """Keep what may be replaced while Dynamo traces and that is recorded: see `watch.watching`."""
+        """Keep what may be replaced while Dynamo traces and that is recorded: see `observations.watching`."""
         self._watched = patches
 
     def build_guards(self, guards: ModuleType, context: Context, patches: Patches) -> None:
-        """Keep what is replaced while a trace is adopted: see `adopting.adopted`."""
+        """Keep what is replaced while a trace is adopted: see `adoption.adopted`."""
         self._guarded = patches
 
     def steps(self, run_sample: Callable[[], float | None]) -> Steps:

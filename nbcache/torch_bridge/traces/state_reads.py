@@ -17,7 +17,7 @@ from nbcache.core.fingerprints.instructions import LOADS_ATTRIBUTE, LOADS_GLOBAL
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 from nbcache.core.fingerprints.stdlib import TOGETHER, computes
 from nbcache.core.installed import is_installed, module_of_stdlib
-from nbcache.torch_bridge.traces.values import Untold, environment
+from nbcache.torch_bridge.traces.object_digests import Untold, environment
 
 __all__ = [
     "check",

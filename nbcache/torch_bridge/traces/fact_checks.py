@@ -22,9 +22,7 @@ from nbcache.torch_bridge.traces.facts import (
     same_objects,
     scope_of,
 )
-from nbcache.torch_bridge.traces.reading import ReadTrace
-from nbcache.torch_bridge.traces.sizes import vary
-from nbcache.torch_bridge.traces.values import (
+from nbcache.torch_bridge.traces.object_digests import (
     ANNOTATIONS,
     IDENTITY,
     LINES,
@@ -35,6 +33,8 @@ from nbcache.torch_bridge.traces.values import (
     objects_for,
     registrations,
 )
+from nbcache.torch_bridge.traces.reading import ReadTrace
+from nbcache.torch_bridge.traces.sizes import vary
 
 __all__ = ["Checked", "checked"]
 

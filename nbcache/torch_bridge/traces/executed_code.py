@@ -13,7 +13,7 @@ from typing import Any
 from nbcache.core import log
 from nbcache.core.installed import is_installed, module_of_stdlib, package_of
 from nbcache.torch_bridge.traces.facts import found_at
-from nbcache.torch_bridge.traces.values import CONFIGS, Untold
+from nbcache.torch_bridge.traces.object_digests import CONFIGS, Untold
 
 __all__ = ["TORCHS", "Executed", "check_executed"]
 
