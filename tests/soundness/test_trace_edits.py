@@ -22,12 +22,12 @@ def test_an_audit_that_finds_a_difference_removes_the_trace_and_uses_none(
 ) -> None:
     doctored = """
 import dataclasses
-import nbcache.torch_bridge.traces.reading as reading
-original = reading.from_bytes
+import nbcache.torch_bridge.traces.trace_rows as trace_rows
+original = trace_rows.from_bytes
 def with_fewer_guards(content):
     trace = original(content)
     return dataclasses.replace(trace, guards=trace.guards[:-1])
-reading.from_bytes = with_fewer_guards
+trace_rows.from_bytes = with_fewer_guards
 """
     first, second = both
     expected = first.run(FUNCTION, tmp_path / "kernels")
@@ -181,7 +181,7 @@ def results(compile):
 FAULTY = """
 import torch
 import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
-import nbcache.torch_bridge.traces.reading as reading
+import nbcache.torch_bridge.traces.trace_rows as trace_rows
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.guards as guards
 owner, name = {where}
@@ -205,7 +205,7 @@ def results(compile):
     return [found, torch.tensor(len(installed))]
 """
 STEPS = [
-    "reading, 'from_bytes'",
+    "trace_rows, 'from_bytes'",
     "kernel_traces, 'checked'",
     "kernel_traces, 'adopted'",
     "guards.CheckFunctionManager, '__init__'",

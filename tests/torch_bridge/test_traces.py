@@ -159,12 +159,12 @@ def test_a_cell_that_runs_a_file_has_no_trace_used_and_the_report_says_so(
 
 FEWER_GUARDS = """\
 import dataclasses
-import nbcache.torch_bridge.traces.reading as reading
-original = reading.from_bytes
+import nbcache.torch_bridge.traces.trace_rows as trace_rows
+original = trace_rows.from_bytes
 def with_fewer_guards(content):
     trace = original(content)
     return dataclasses.replace(trace, guards=trace.guards[:-1])
-reading.from_bytes = with_fewer_guards
+trace_rows.from_bytes = with_fewer_guards
 """
 
 

@@ -12,12 +12,11 @@ from typing import Any
 from nbcache.artifacts.traces import REST, Trace, code_from, value_from
 from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces.fact_checks import Checked
+from nbcache.torch_bridge.traces.fact_checks import Checked, note_sizes
 from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, found_at
 from nbcache.torch_bridge.traces.generated_code import placed
 from nbcache.torch_bridge.traces.object_digests import Frame, Untold, constant_from
-from nbcache.torch_bridge.traces.reading import ReadTrace, renamed
-from nbcache.torch_bridge.traces.sizes import note_sizes
+from nbcache.torch_bridge.traces.trace_rows import ReadTrace, renamed
 
 __all__ = ["Adopted", "adopted", "loaded"]
 

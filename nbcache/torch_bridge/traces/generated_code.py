@@ -17,7 +17,7 @@ from nbcache.artifacts.traces import REST, code_to
 from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.traces.facts import builtins_of, place_of
 from nbcache.torch_bridge.traces.object_digests import Frame, Own, Untold, constant_to
-from nbcache.torch_bridge.traces.sources import Sources
+from nbcache.torch_bridge.traces.trace_rows import Sources
 
 __all__ = ["code_row", "installed_by", "placed", "set_by_attempts", "within"]
 

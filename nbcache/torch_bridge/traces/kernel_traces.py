@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.artifacts.traces import Trace, from_bytes, to_bytes
-from nbcache.artifacts.types import DIFFERS, NO_TRACE
+from nbcache.artifacts.traces import REST, Trace, from_bytes, to_bytes
+from nbcache.artifacts.types import DIFFERS, NO_TRACE, RERUN
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
 from nbcache.core.fingerprints.digests import Unknown
+from nbcache.core.key import sha256
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
-from nbcache.kernel.prewarming import Steps
+from nbcache.kernel.prewarming import Slice, Steps
 from nbcache.torch_bridge.events import (
     break_text,
     is_restoring_only,
@@ -33,23 +38,20 @@ from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.recording import count_and_record
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 from nbcache.torch_bridge.traces.adoption import Adopted, adopted, loaded
-from nbcache.torch_bridge.traces.audit import difference, is_alike
 from nbcache.torch_bridge.traces.executed_code import Executed
 from nbcache.torch_bridge.traces.fact_checks import checked
 from nbcache.torch_bridge.traces.frame_keys import key_of, options_of
 from nbcache.torch_bridge.traces.object_digests import Frame, Untold
 from nbcache.torch_bridge.traces.observations import Seen, watching
-from nbcache.torch_bridge.traces.reading import ReadAhead
 from nbcache.torch_bridge.traces.recording import recorded
-from nbcache.torch_bridge.traces.reruns import Reruns
-from nbcache.torch_bridge.traces.trial import Trials
+from nbcache.torch_bridge.traces.trace_rows import ReadTrace, read
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.dependencies.keys import Dependencies
 
-__all__ = ["Traces"]
+__all__ = ["Reruns", "Traces"]
 
 _TYPE = "trace"
 _SPAN = "nbcache.trace"
@@ -57,6 +59,16 @@ _MOST_CANDIDATES = 16
 """How many traces under a key are tried, the newest first."""
 _UNKNOWN_PROGRAM = "a cell runs files, or files of your modules have changed since nbcache was loaded"
 _OTHER_PROGRAM = "this kernel has run other cells"
+_MOST_BYTES = 16 << 20
+"""Of content that is read ahead: the traces of some hundred models."""
+_MOST_RERUNS = 64
+"""Number of places per function, the newest first."""
+_RERUN = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")
+"""A place, and the digest of a trace that torch made there."""
+_PLACES = frozenset({"co_filename", "co_firstlineno", "co_linetable"})
+"""Fields of code that say where it stands."""
+_RESUME_LINE = re.compile(r"(?<=torch_dynamo_resume_in_)(\w+?)_at_\d+")
+"""Line number in the name of a function that goes on after a graph break."""
 
 
 class _Call:
@@ -458,3 +470,202 @@ def _fields_of_break(reason: Any, code: CodeType) -> dict[str, Any]:
     if stack and stack[-1].filename == code.co_filename and stack[-1].lineno in own:
         told["break_line"] = max(0, stack[-1].lineno - code.co_firstlineno + 1)
     return told
+
+
+class Reruns:
+    """The places of this kernel's frames, and the traces that this and earlier kernels made there."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._met: Counter[str] = Counter()
+        """Key of a frame → how often the kernel has met it."""
+        self._noted: dict[str, dict[str, None]] = {}
+        """Key of a frame → its lines, the newest first."""
+
+    def place(self, key: str) -> str:
+        """Return the digest of a frame and of all that has run before it; empty if that is unknown.
+
+        It includes how often the kernel has met the frame, and ignores modules that torch has generated.
+        """
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        with self._lock:
+            ran = self._session.program.digest(generated=cache_dir())
+            self._met[key] += 1
+            return ran and sha256(f"{key} {ran} {self._met[key]}".encode())
+
+    def traces(self, key: str, place: str) -> Set[str]:
+        """Return the digests of the traces that torch made of the frame with this key at this place."""
+        stored = self._session.find(RERUN, key)
+        with self._lock:
+            noted = self._noted.setdefault(key, {})
+            for artifact in stored:
+                noted.update(dict.fromkeys(_RERUN.findall(artifact.content.decode("ascii", "replace"))))
+            return {line.split()[1] for line in noted if line.startswith(place)}
+
+    def note(self, key: str, place: str, trace: str) -> None:
+        """Note the digest of a trace that torch made of the frame at this place, or that it adopted there."""
+        line = f"{place} {trace}"
+        with self._lock:
+            noted = self._noted.setdefault(key, {})
+            if is_new := line not in noted:
+                self._noted[key] = noted = dict.fromkeys(islice((line, *noted), _MOST_RERUNS))
+            content = "\n".join(noted).encode("ascii")
+        self._session.cache.record(RERUN, key, content, made=is_new)
+
+
+class Trial:
+    """A trace of the sample: recorded once, then adopted once."""
+
+    def __init__(self) -> None:
+        self.artifact: Artifact | None = None
+        self.result: float | None = None
+        """The result of the sample when torch traced it."""
+
+    def check(self, torch: ModuleType, adopted: Adopted, frame: Frame) -> None:
+        """Raise RuntimeError if the guards of an adopted trace also hold for inputs of another type."""
+        other = {
+            name: value.to(torch.int32) if isinstance(value, torch.Tensor) else value
+            for name, value in frame.values.items()
+        }
+        if adopted.output.build_guards().guard_manager.check(other):
+            raise RuntimeError("the guards of an adopted trace hold for another type of numbers")
+
+
+class Trials:
+    """The trial of a kernel. `fail(action, error)` turns traces off."""
+
+    def __init__(self, is_on: Callable[[], bool], fail: Callable[[str, Exception], None]) -> None:
+        self._is_on = is_on
+        self._fail = fail
+        self._here = threading.local()
+        self._is_done = False
+
+    @property
+    def now(self) -> Trial | None:
+        """The trial that this thread runs; None while it runs the user's code."""
+        trial: Trial | None = getattr(self._here, "trial", None)
+        return trial
+
+    def steps(self, run_sample: Callable[[], float | None]) -> Steps:
+        """Yield the trial, once for each kernel.
+
+        `run_sample` compiles the sample from stored artifacts and returns its result; None if it cannot.
+        """
+        if self._is_on() and not self._is_done:
+            self._is_done = True
+            trial = Trial()
+            for step in ("record a trace", "adopt a trace"):
+                yield Slice(step, partial(self._run, trial, run_sample))
+
+    def _run(self, trial: Trial, run_sample: Callable[[], float | None]) -> None:
+        """Record or adopt the sample's trace."""
+        self._here.trial = trial
+        try:
+            if (result := run_sample()) is None:  # it is not stored, or another thread compiles
+                return
+            if trial.result not in (None, result):
+                raise RuntimeError(f"an adopted trace returns {result} instead of {trial.result}")
+            trial.result = result
+        except Exception as error:
+            self._fail("trying a trace on a sample", error)
+        finally:
+            self._here.trial = None
+
+
+def difference(stored: Trace, now: Trace) -> str:
+    """Return what differs between two traces of a function, as a plural; nothing where they do the same.
+
+    Names that Dynamo makes up for globals, places in files, and the order of guards do not count, nor do
+    facts: those of `stored` hold.
+    """
+    for (what, one), (_, other) in zip(_told(stored), _told(now), strict=True):
+        if one != other:
+            return what
+    return ""
+
+
+def is_alike(stored: Trace, now: Trace) -> bool:
+    """Return whether two traces of a function do the same on the same facts."""
+    facts = [(trace.facts, trace.names, trace.asked, trace.attributes) for trace in (stored, now)]
+    return facts[0] == facts[1] and not difference(stored, now)
+
+
+def _told(trace: Trace) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a trace, each with what it is called, so that they can be compared."""
+    names = {name: f"<{number}>" for number, (name, _, _) in enumerate(trace.installed)}
+    sources: list[str] = []
+    for kind, base, fields in trace.sources:
+        row = [kind, None if base is None else sources[base], _without(fields, names, sources)]
+        sources.append(sha256(_text(row).encode("utf-8", "surrogatepass")))
+    yield "its instructions", _text(_without(trace.code, names))
+    yield (
+        "the globals that its code reads",
+        [[kind, _place(kind, place)] for _, kind, place in trace.installed],
+    )
+    yield "the modules that its code reads", trace.imports
+    yield "the keys of its graph", trace.autograd_key
+    yield "the inputs of its graph", [sources[index] for index in trace.inputs]
+    yield (
+        "its guards",
+        sorted(
+            _text([sources[index], kind, _without(more, names, sources)])
+            for index, kind, *more in trace.guards
+        ),
+    )
+    yield "the sizes that it guards", sorted(_text([sources[index], *row]) for index, *row in trace.shapes)
+    yield "the keys that it guards in order", sorted(sources[index] for index in trace.key_order)
+    yield "its side effects", trace.replayed
+    yield "torch's global settings", trace.state
+    yield "its outputs", trace.has_outputs
+
+
+def _without(value: Any, names: Mapping[str, str], sources: Sequence[str] = ()) -> Any:
+    """Return JSON without places in files, with other names, and with sources in place of their indices."""
+    if isinstance(value, Mapping):
+        return {name: _without(each, names, sources) for name, each in value.items() if name not in _PLACES}
+    if isinstance(value, list):
+        if len(value) == 2 and value[0] == "source" and type(value[1]) is int:
+            return ["source", sources[value[1]]]
+        return [_without(each, names, sources) for each in value]
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def _place(kind: str, place: str) -> Any:
+    """Return what a global is: of code that goes on after a graph break, without where it stands."""
+    return _without(json.loads(_RESUME_LINE.sub(r"\1", place)), {}) if kind in REST else place
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+class ReadAhead:
+    """The traces of this notebook, read before anything asks for them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._read: dict[str, ReadTrace] = {}
+        """By the digest of the content."""
+        self._met: set[str] = set()
+        self._bytes = 0
+
+    def steps(self) -> Steps:
+        """Yield what reads the traces that the session has at hand by now."""
+        for artifact in self._session.cache.at_hand("trace"):
+            more = self._bytes + len(artifact.content)
+            if artifact.digest not in self._met and more <= _MOST_BYTES:
+                self._met.add(artifact.digest)
+                self._bytes = more
+                yield Slice("read a trace", partial(self._keep, artifact.digest, artifact.content))
+
+    def pop(self, digest: str, content: bytes) -> ReadTrace:
+        """Return the trace with this digest, as `read` does."""
+        return self._read.pop(digest, None) or read(content)
+
+    def _keep(self, digest: str, content: bytes) -> None:
+        try:
+            self._read[digest] = read(content)
+        except (FormatError, Untold) as error:  # whoever asks for it says so
+            logger.debug("a trace cannot be read: %s", error)

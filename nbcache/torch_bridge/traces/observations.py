@@ -14,7 +14,7 @@ from typing import Any
 from nbcache.core.fingerprints.objects import is_plain
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.traces.executed_code import TORCHS, Executed
-from nbcache.torch_bridge.traces.sources import guarded
+from nbcache.torch_bridge.traces.trace_rows import guarded
 
 __all__ = ["Seen", "watching"]
 

@@ -54,7 +54,7 @@ from nbcache.torch_bridge.traces.object_digests import (
     value_types,
 )
 from nbcache.torch_bridge.traces.observations import Seen
-from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
+from nbcache.torch_bridge.traces.trace_rows import GLOBAL_STATE, Sources, guard_row, guarded, readable
 
 __all__ = ["recorded"]
 
