@@ -51,11 +51,11 @@ def test_a_function_without_a_trace_is_recorded_again_in_one_of_so_many_kernels(
     doctored = """
 import nbcache
 import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
-original = kernel_traces.watching
-def watching(*arguments):
+original = kernel_traces.observe
+def observe(*arguments):
     nbcache.session().notice("watched")
     return original(*arguments)
-kernel_traces.watching = watching
+kernel_traces.observe = observe
 """
     program = FUNCTION.replace("* 2 + 1", "* 2 + len(f.__doc__ or '')")
     first, second = both
@@ -206,10 +206,10 @@ def results(compile):
 """
 STEPS = [
     "trace_rows, 'from_bytes'",
-    "kernel_traces, 'checked'",
-    "kernel_traces, 'adopted'",
+    "kernel_traces, 'check_facts'",
+    "kernel_traces, 'adopt'",
     "guards.CheckFunctionManager, '__init__'",
-    "kernel_traces, 'loaded'",
+    "kernel_traces, 'load_graph'",
     "convert_frame, 'DynamoOutput'",
     "convert_frame, 'GuardedCode'",
     "convert_frame, 'wrap_guarded_code'",
@@ -234,7 +234,7 @@ def test_a_fault_at_any_step_means_that_torch_traces(
     assert [outcome for outcome, *_ in found["graphs"]][-1] == "hit"
     assert not any(reason.startswith(ADOPTED) for *_, reason in found["graphs"])
     (notice,) = found["notices"]
-    assert "functions are traced as ever from now on" in notice and "OSError" in notice
+    assert "this kernel uses no traces from now on" in notice and "OSError" in notice
     again = second.run(FUNCTION, tmp_path / "kernels")
     assert reasons(again)[0].startswith(ADOPTED)
 

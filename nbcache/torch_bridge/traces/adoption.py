@@ -1,4 +1,4 @@
-"""Adopts a trace that fits: has torch build its guards, and loads the graph."""
+"""Adopt a trace that fits: torch builds its guards, and its graph is loaded from AOTAutograd's cache."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import REST, Trace, code_from, value_from
+from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, value_from
 from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces.fact_checks import Checked, note_sizes
-from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, found_at
-from nbcache.torch_bridge.traces.generated_code import placed
-from nbcache.torch_bridge.traces.object_digests import Frame, Untold, constant_from
-from nbcache.torch_bridge.traces.trace_rows import ReadTrace, renamed
+from nbcache.torch_bridge.traces.fact_checks import FittingTrace, note_sizes
+from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, object_at
+from nbcache.torch_bridge.traces.generated_code import restored_code
+from nbcache.torch_bridge.traces.object_digests import Frame, NoTrace, constant_from
+from nbcache.torch_bridge.traces.trace_rows import ReadTrace, with_global_names
 
-__all__ = ["Adopted", "adopted", "loaded"]
+__all__ = ["Adoption", "adopt", "load_graph"]
 
 
-class Adopted:
-    """What stands in for Dynamo's output: code, guards, and the globals that were set for it."""
+class Adoption:
+    """Replaces Dynamo's output: code, guards, and the globals that were set for the code."""
 
     def __init__(self, output: Any, cleanups: list[Any], scope: dict[str, Any], added: list[str]) -> None:
         self.output = output
@@ -31,7 +31,7 @@ class Adopted:
         self._added = added
 
     def take_back(self) -> None:
-        """Remove the globals that were set; for what is not going to run."""
+        """Remove the globals that were set, because the code won't run."""
         for cleanup in self._cleanups:
             if cleanup.name in cleanup.scope:
                 cleanup()
@@ -40,70 +40,70 @@ class Adopted:
         self._cleanups.clear()
 
 
-def adopted(
+def adopt(
     torch: ModuleType,
-    found: Checked,
+    fitting: FittingTrace,
     frame: Frame,
     hooks: Any,
     cache_entries: Any,
     load: Callable[[str, Sequence[Any]], Callable[..., Any]],
-    places: Patches,
-) -> Adopted:
-    """Return what runs in place of the frame, with the guards that torch has built, which pass.
+    patches: Patches,
+) -> Adoption:
+    """Return an Adoption for a frame, with guards that torch has built and that pass.
 
-    `load(key, inputs)` returns what runs the graph of a key of AOTAutograd's; Untold where there is none.
-    `places` are patches of what is replaced meanwhile.
+    `load(key, inputs)` returns the compiled graph with an AOTAutograd key, and raises NoTrace if it is not
+    stored. The hook on torch's guard builder belongs to `places`.
     """
     import torch._dynamo.convert_frame as convert_frame
     import torch._dynamo.guards as guards
     import torch._dynamo.utils as utils
 
-    trace, names, sources = found.read.trace, found.read.names, found.read.sources
-    code = found.read.code
-    values = dict(zip(sources, found.values, strict=True))
-    inputs = [found.values[index] for index in trace.inputs]
-    _refuse_overlap(torch, inputs)
+    trace, names, sources = fitting.read.trace, fitting.read.names, fitting.read.sources
+    code = fitting.read.code
+    values = dict(zip(sources, fitting.values, strict=True))
+    inputs = [fitting.values[index] for index in trace.inputs]
+    _check_overlap(torch, inputs)
     added = [name for name in trace.imports if name not in frame.scope]
     cleanups: list[Any] = []
-    result = Adopted(None, cleanups, frame.scope, added)
+    result = Adoption(None, cleanups, frame.scope, added)
     try:
         for name in added:
             frame.scope[name] = sys.modules[trace.imports[name]]
         for name, kind, place in trace.installed:
-            if kind in REST:
-                value: Any = _rest(kind, place, code, frame, names)
+            if kind in RESUME_KINDS:
+                value: Any = _resuming_function(kind, place, code, frame, names)
             else:
-                value = _value(kind, place, frame, trace, inputs, load)
+                value = _global_value(kind, place, frame, trace, inputs, load)
             cleanups.append(utils.CleanupHook.create(frame.scope, names[name], value))
-        graph = _output_graph(torch, found.read, frame, values)
+        graph = _output_graph(torch, fitting.read, frame, values)
         graph.cleanups = cleanups
-        with _known_values(guards, values, places):
+        with _values_for_guards(guards, values, patches):
             manager = guards.CheckFunctionManager(
                 frame.code,
                 graph,
                 cache_entries,
                 hooks.guard_fail_fn if hooks else None,
                 None,
-                shape_code_parts=_no_shapes(guards),
+                shape_code_parts=_no_shape_guards(guards),
             )
         if not manager.guard_manager.check(frame.values):
-            raise Untold("torch's guards do not hold")
+            raise NoTrace("torch's guards do not hold")
         output = convert_frame.DynamoOutput(
             tracer_output=_Tracer(graph, frame.scope),
-            bytecode=placed(code, frame.code),
+            bytecode=restored_code(code, frame.code),
             pycode=[],
             last_attempt_start_time=None,
         )
         output.__dict__["build_guards"] = lambda *args, **kwargs: manager
         result.output = output
-        note_sizes(torch, found.read, found.values, frame)
+        note_sizes(torch, fitting.read, fitting.values, frame)
         return result
     except BaseException:
         result.take_back()
         raise
 
 
-def _value(
+def _global_value(
     kind: str,
     place: str,
     frame: Frame,
@@ -118,43 +118,45 @@ def _value(
     if kind == "module" and place in sys.modules:
         return sys.modules[place]
     if kind == "object":
-        return found_at(*place.split(" ", 1))
-    raise corrupt("a trace sets a global of no known kind")
+        return object_at(*place.split(" ", 1))
+    raise corrupt("a trace sets a global of an unknown kind")
 
 
-def _rest(kind: str, place: str, before: CodeType, frame: Frame, names: Mapping[str, str]) -> Any:
-    """Return the function that goes on after a graph break in `before`, or what makes it with its closure."""
+def _resuming_function(
+    kind: str, place: str, original: CodeType, frame: Frame, names: Mapping[str, str]
+) -> Any:
+    """Return the function that resumes after a graph break, or its factory if it has a closure."""
     try:
         stored = code_from(json.loads(place), constant_from)
     except ValueError as error:
-        raise corrupt("the rest of a function is no code") from error
-    line = frame.code.co_firstlineno + stored.co_firstlineno - before.co_firstlineno
-    code = placed(renamed(stored, names), frame.code).replace(co_firstlineno=max(0, line))
-    if kind == REST[0]:
+        raise corrupt("a resuming function of a trace has no code") from error
+    line = frame.code.co_firstlineno + stored.co_firstlineno - original.co_firstlineno
+    code = restored_code(with_global_names(stored, names), frame.code).replace(co_firstlineno=max(0, line))
+    if kind == RESUME_KINDS[0]:
         return FunctionType(code, frame.scope, code.co_name)
 
-    def made(closure: tuple[CellType, ...]) -> FunctionType:
+    def make_function(closure: tuple[CellType, ...]) -> FunctionType:
         return FunctionType(code, frame.scope, code.co_name, None, closure)
 
-    return made
+    return make_function
 
 
-def _refuse_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:
-    """Raise Untold where two inputs share memory: AOTAutograd compiles for which of them do."""
-    storages = [each.untyped_storage().data_ptr() for each in inputs if isinstance(each, torch.Tensor)]
-    held = [each for each in storages if each]
-    if len({*held}) != len(held):
-        raise Untold("some of its inputs share memory")
+def _check_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:
+    """Raise NoTrace if two inputs share memory: AOTAutograd compiles graphs for the inputs that do."""
+    addresses = [value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)]
+    allocated = [address for address in addresses if address]
+    if len({*allocated}) != len(allocated):
+        raise NoTrace("some of its inputs share memory")
 
 
-def _no_shapes(guards: ModuleType) -> Any:
+def _no_shape_guards(guards: ModuleType) -> Any:
     nothing = guards._ShapeGuardsHelper([])
     return guards.ShapeCodeParts(nothing, nothing, None, True, [])
 
 
 @contextmanager
-def _known_values(guards: ModuleType, values: dict[Any, Any], places: Patches) -> Iterator[None]:
-    """Have torch's builder of guards begin with the values that were looked up already."""
+def _values_for_guards(guards: ModuleType, values: dict[Any, Any], patches: Patches) -> Iterator[None]:
+    """Let torch's guard builder start with the values of sources that the check has read."""
 
     def init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -162,16 +164,16 @@ def _known_values(guards: ModuleType, values: dict[Any, Any], places: Patches) -
             {source: value for source, value in values.items() if value is not ABSENT and value is not RUNS}
         )
 
-    patches = places.within()
+    installed = patches.within()
     try:
-        patches.hook(guards.GuardBuilder, "__init__", init)
+        installed.hook(guards.GuardBuilder, "__init__", init)
         yield
     finally:
-        patches.restore()
+        installed.restore()
 
 
 def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapping[Any, Any]) -> Any:
-    """Return what stands in for Dynamo's graph: as much of it as is asked for after the tracing."""
+    """Return an object with those parts of a Dynamo graph that torch reads after tracing."""
     import torch._dynamo.output_graph as output_graph
     from torch._guards import GuardsSet, TracingContext
     from torch.utils._ordered_set import OrderedSet
@@ -180,7 +182,7 @@ def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapp
     state = torch._C._dynamo.guards.GlobalStateGuard()
     state.__setstate__(trace.state)
     builtins = next((names[name] for name, kind, _ in trace.installed if kind == "builtins"), None)
-    given = output_graph.OutputGraphGuardsState(
+    guards_state = output_graph.OutputGraphGuardsState(
         local_scope=frame.values,
         global_scope=frame.scope,
         torch_function_mode_stack=[],
@@ -207,7 +209,7 @@ def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapp
         compliant_custom_ops: frozenset[Any] = frozenset()
 
         def __init__(self) -> None:
-            super().__init__(given, dict(trace.imports))
+            super().__init__(guards_state, dict(trace.imports))
             self.graph = torch.fx.Graph()
             self.tracing_context = TracingContext(None)
             self.output_instructions: list[Any] = []
@@ -232,7 +234,7 @@ def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapp
 
 
 class _Tracer:
-    """What stands in for the tracer's output."""
+    """Replaces Dynamo's tracer output."""
 
     error_on_graph_break = False
     is_tracing_resume_prologue = False
@@ -243,11 +245,11 @@ class _Tracer:
         self.f_globals = scope
 
     def _cleanup_output_graph(self) -> None:
-        """Do nothing: there is no graph to clean up."""
+        """Do nothing, since there is no graph to clean up."""
 
 
-def loaded(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Return what runs the graph of a key of AOTAutograd's, compiled with these options of inductor's."""
+def load_graph(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return the compiled graph with this AOTAutograd key, for these inductor options."""
     import torch._dynamo as dynamo
     import torch._functorch._aot_autograd.autograd_cache as cache
     import torch._inductor.config as inductor_config
@@ -265,23 +267,23 @@ def loaded(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Calla
         tracing(context),
         inductor_config.patch(dict(options)),
     ):
-        found = cache.AOTAutogradCache._lookup(key, True, False, list(inputs), info, None)
-        if found is None:
-            raise Untold("the graph is not stored any more, or does not fit these inputs")
-        entry = found[0]
+        match = cache.AOTAutogradCache._lookup(key, True, False, list(inputs), info, None)
+        if match is None:
+            raise NoTrace("its graph is no longer stored, or does not fit these inputs")
+        entry = match[0]
         if entry.guards_expr:
-            raise Untold("the graph has guards of its own")
+            raise NoTrace("its graph has guards")
         settings = {
             "cudagraphs": BoxedBool(inductor_config.triton.cudagraphs),
             "boxed_forward_device_index": BoxedDeviceIndex(None),
         }
         run = entry.wrap_post_compile(list(inputs), entry.sanitized_aot_config, settings)
-        told = {
+        times = {
             "key": key,
             "forward_time_saved_ms": entry.forward_time_taken_ns // 1e6,
             "backward_time_saved_ms": entry.backward_time_taken_ns // 1e6,
         }
-        CompileEventLogger.instant("autograd_cache_hit", metadata=told)
+        CompileEventLogger.instant("autograd_cache_hit", metadata=times)
 
     def forward(*args: Any) -> Any:
         return run(list(args))

@@ -1,4 +1,4 @@
-"""The facts of a trace: found where it is recorded, and asked for again where it may be adopted."""
+"""Facts of a trace: digests of values and of names, computed for a recording and again for each check."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.core.fingerprints.running import Running
-from nbcache.torch_bridge.traces.object_digests import Untold, module_named
-from nbcache.torch_bridge.traces.state_reads import is_users
+from nbcache.torch_bridge.traces.object_digests import NoTrace, module_by_name
+from nbcache.torch_bridge.traces.state_reads import is_users_code
 
 __all__ = [
     "ABSENT",
     "RUNS",
     "Expression",
-    "Values",
+    "SourceValues",
+    "covers_value",
     "expression_of",
     "fact_of",
-    "found_at",
-    "is_whole",
-    "names_held",
     "names_of",
+    "object_at",
     "place_of",
+    "present_names",
     "same_objects",
     "scope_of",
 ]
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
-"""In place of a value that is not there."""
-RUNS: Any = type("Runs", (), {"__repr__": lambda self: "what your code returns"})()
-"""In place of a value that cannot be had without running code of the user's, such as a property's."""
+"""Returned for a source whose value does not exist here."""
+RUNS: Any = type("Runs", (), {"__repr__": lambda self: "a value that your code returns"})()
+"""Returned for a source whose value only the user's code could return, such as a property's."""
 _BUILT_IN = "built in"
 _RUNS = "runs code"
-_HELD = "held"
-_A = "a "
+_PRESENT = "held"
+_CLASS_ONLY = "a "
 _ATTRIBUTE = re.compile(r"(?:dict\()?\{0\}\.(\w+)")
-_SINGLES = (tuple, frozenset, range, slice)
+_IMMUTABLES = (tuple, frozenset, range, slice)
 
 
-class Values:
-    """What sources stand for here."""
+class SourceValues:
+    """Evaluates sources in this kernel: source → value."""
 
     def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
-        """`frame` are the locals, `scope` the globals, `env` what torch's expressions may name besides."""
+        """`frame` has the locals and `scope` the globals; `env` has the names that torch's guards use."""
         self._names = {**env, "L": frame, "G": scope}
         self._known: dict[Any, Any] = {}
-        self._running = Running(is_users)
+        self._running = Running(is_users_code)
 
     def of(self, source: Any) -> Any:
-        """Return what a source stands for, as `read` does."""
+        """Return the value of a source, or ABSENT or RUNS, as `read` does."""
         if source not in self._known:
             base = getattr(source, "base", None)
             self._known[source] = self.read(expression_of(source), None if base is None else self.of(base))
         return self._known[source]
 
     def read(self, expression: Expression | None, base: Any) -> Any:
-        """Return what a source stands for, by its expression, and what it is read from, if from anything.
+        """Return the value of a source, given its expression and the value of its base source.
 
-        ABSENT where nothing is found, RUNS where code of the user's would have to run.
+        Return ABSENT if there is no such value, and RUNS if the user's code would have to run.
         """
         if expression is None or base is ABSENT:
             return ABSENT
@@ -70,7 +70,7 @@ class Values:
             return RUNS
         try:
             return eval(expression.code, self._names, {"_": base})
-        except Exception:  # whatever is raised that is not the user's
+        except Exception:  # no code of the user has run, so the exception says that the value is missing
             return ABSENT
 
     def _runs(self, expression: Expression, base: Any) -> bool:
@@ -84,33 +84,33 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """torch's expression of a source. It gives what `Source.get_value` gives, but faster."""
+    """A source as a Python expression. It evaluates to what `Source.get_value` returns, but faster."""
 
     code: types.CodeType
-    """In it, `_` is what the source is read from."""
+    """The compiled expression, in which `_` is the value of the base source."""
     attribute: str = ""
-    """The attribute of `_` that it asks for."""
+    """Name of the attribute of `_` that the expression reads."""
     is_element: bool = False
-    """Whether it asks for an element of `_`, by the method that `_` has for that."""
+    """The expression calls the `__getitem__` of the type of `_`."""
     has_key: bool = False
-    """Whether it asks for an element of `_`, which may be a dictionary, by whatever method."""
+    """The expression reads an element, and `_` may be a dictionary."""
     key: Any = None
-    """The place of that element; None where `index` has it."""
+    """Key of that element; None if `index` is set."""
     index: Any = None
-    """The source of that element's place; None where the place is a constant."""
+    """Source of that element's key; None if the key is a constant."""
 
 
 def expression_of(source: Any) -> Expression | None:
-    """Return the expression of a source; None where it has none, such as one for torch's global state."""
+    """Return the expression of a source; None if it has no value, such as torch's global state."""
     try:
         template = source._name_template
         if not hasattr(source, "base"):
-            return Expression(_compiled(template))
+            return Expression(_compile_expression(template))
         index = getattr(source, "index", None)
         is_source = hasattr(index, "get_value")
         return Expression(
-            _compiled(template.format("_")),
-            attribute=_attribute_in(template, source),
+            _compile_expression(template.format("_")),
+            attribute=_attribute_of(template, source),
             is_element=template.startswith("{0}["),
             has_key=template.startswith(("{0}[", "dict.__getitem__({0}")),
             key=None if is_source else index,
@@ -120,24 +120,24 @@ def expression_of(source: Any) -> Expression | None:
         return None
 
 
-def _attribute_in(template: str, source: Any) -> str:
-    """Return the attribute that an expression asks what it begins with for; empty where it asks for none."""
-    found = _ATTRIBUTE.match(template)
-    if found is not None:
-        return found[1]
+def _attribute_of(template: str, source: Any) -> str:
+    """Return the name of the attribute that an expression reads from `_`; empty if it reads no attribute."""
+    match = _ATTRIBUTE.match(template)
+    if match is not None:
+        return match[1]
     return str(source.member) if template.startswith(("getattr({0}", "object.__getattribute__({0}")) else ""
 
 
 @functools.lru_cache(maxsize=4096)
-def _compiled(expression: str) -> types.CodeType:
-    """Return the code of an expression of torch's: many layers of a model have the same."""
+def _compile_expression(expression: str) -> types.CodeType:
+    """Compile an expression once, since many layers of a model share it."""
     return compile(expression, "<source>", "eval")
 
 
-def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, whole: bool = True) -> str:
-    """Return what counts of a value, its class alone unless it counts as a `whole`.
+def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete: bool = True) -> str:
+    """Return the digest of a value; the digest of its class alone unless `complete`.
 
-    Of all built-in names together nothing does, as each counts alone.
+    The dictionary of built-in names has a constant digest: each of the names is a fact.
     """
     if value is ABSENT:
         return "absent"
@@ -145,85 +145,88 @@ def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, whole: bo
         return _RUNS
     if value is builtins_of(scope):
         return _BUILT_IN
-    return objects.digest(value) if whole else f"{_A}{objects.digest(type(value))}"
+    return objects.digest(value) if complete else f"{_CLASS_ONLY}{objects.digest(type(value))}"
 
 
-def is_whole(fact: str) -> bool:
-    """Tell whether a fact tells more of a value than its class."""
-    return not fact.startswith(_A)
+def covers_value(fact: str) -> bool:
+    """Return whether a fact digests the value, and not only its class."""
+    return not fact.startswith(_CLASS_ONLY)
 
 
 def same_objects(values: Sequence[Any]) -> list[int]:
-    """Return for each value the index of the first that is the very same object; its own, of constants."""
+    """Return for each value the index of the first value that is the same object.
+
+    Constants, whose identity is irrelevant, get their own index.
+    """
     first: dict[int, int] = {}
     return [
         index
-        if is_plain(value) or value is ABSENT or value is RUNS or type(value) in _SINGLES
+        if is_plain(value) or value is ABSENT or value is RUNS or type(value) in _IMMUTABLES
         else first.setdefault(id(value), index)
         for index, value in enumerate(values)
     ]
 
 
 def scope_of(module: str, scope: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the globals of a module; those of the function itself, where the name is empty."""
-    return scope if not module else getattr(module_named(module), "__dict__", None)
+    """Return the globals of a module; those of the traced function for an empty name."""
+    return scope if not module else getattr(module_by_name(module), "__dict__", None)
 
 
 def builtins_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what names stand for that are no globals."""
-    found: Any = scope["__builtins__"]
-    return found if isinstance(found, dict) else found.__dict__
+    """Return the built-in names of code with these globals."""
+    builtin_names: Any = scope["__builtins__"]
+    return builtin_names if isinstance(builtin_names, dict) else builtin_names.__dict__
 
 
 def names_of(objects: Objects, scope: Mapping[str, Any], names: Iterable[str]) -> list[list[str]]:
-    """Return what each name means to code with these globals; of numbers and texts, which they are."""
+    """Return rows [name, digest] for what each name means in these globals; only constants are digested."""
     builtin = builtins_of(scope)
     rows = []
     for name in names:
         if name in scope:
             value = scope[name]
-            rows.append([name, objects.digest(value) if is_plain(value) else _HELD])
+            rows.append([name, objects.digest(value) if is_plain(value) else _PRESENT])
         else:
             value = builtin.get(name, ABSENT)
-            told = objects.digest(value) if is_plain(value) else _BUILT_IN
-            rows.append([name, "absent" if value is ABSENT else told])
+            digest = objects.digest(value) if is_plain(value) else _BUILT_IN
+            rows.append([name, "absent" if value is ABSENT else digest])
     return rows
 
 
-def names_held(scope: Mapping[str, Any], asked: Set[str]) -> set[str]:
-    """Return which of the names that are asked for a module has; of one that is None, that it is, too.
+def present_names(scope: Mapping[str, Any], names: Set[str]) -> set[str]:
+    """Return those of the names that a module has, and which of them it sets to None.
 
-    A method of a protocol that is None there does not fit it.
+    A class doesn't implement a protocol if it sets the protocol's method to None.
     """
-    held = asked & scope.keys()
-    return held | {f"{name} is None" for name in held if scope[name] is None}
+    present = names & scope.keys()
+    return present | {f"{name} is None" for name in present if scope[name] is None}
 
 
 def place_of(value: Any) -> tuple[str, str] | None:
-    """Return the module and the qualified name under which a function or class is found; None elsewhere."""
+    """Return the module and qualified name of a function or class; None if they lead to another object."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str):
         try:
-            return (module, name) if found_at(module, name) is value else None
-        except Untold:
+            return (module, name) if object_at(module, name) is value else None
+        except NoTrace:
             pass
     return None
 
 
-def found_at(module: str, name: str) -> Any:
-    """Return what is found under a qualified name in a module that is imported; Untold where nothing is."""
-    found: Any = module_named(module)
+def object_at(module: str, name: str) -> Any:
+    """Return the object with this qualified name in an imported module; raise NoTrace if there is no such."""
+    value: Any = module_by_name(module)
     for part in name.split("."):
-        if isinstance(found, types.ModuleType):
-            found = found.__dict__.get(part, ABSENT)
-        elif isinstance(found, type):
-            found = inspect.getattr_static(found, part, ABSENT)
-            if isinstance(found, (staticmethod, classmethod)):
-                found = found.__func__
-            elif isinstance(found, property):
-                found = found.fget
+        if isinstance(value, types.ModuleType):
+            value = value.__dict__.get(part, ABSENT)
+        elif isinstance(value, type):
+            value = inspect.getattr_static(value, part, ABSENT)
+            if isinstance(value, (staticmethod, classmethod)):
+                value = value.__func__
+            elif isinstance(value, property):
+                value = value.fget
         else:
-            found = ABSENT
-    if found is ABSENT:
-        raise Untold(f"{name} is not in {module}")
-    return found
+            value = ABSENT
+    if value is ABSENT:
+        raise NoTrace(f"{name} is not in {module}")
+    return value

@@ -1,4 +1,4 @@
-"""Parts of traces: frames, names of modules, and the digests of objects, torch's among them."""
+"""Digests of the objects that Dynamo reads, and terms that all modules here share: frame, module name."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
     "REGISTRATIONS",
     "TENSOR_MARKS",
     "Frame",
-    "Own",
-    "Untold",
+    "NestedCode",
+    "NoTrace",
     "constant_from",
     "constant_to",
     "environment",
     "is_config",
-    "module_named",
-    "name_of",
+    "module_by_name",
+    "module_name",
     "objects_for",
     "registrations",
     "scope_name",
@@ -39,18 +39,18 @@ __all__ = [
 ]
 
 IGNORED = frozenset({"_torchdynamo_wrapper_id"})
-"""Attributes that number what Dynamo has compiled."""
+"""Attributes in which Dynamo numbers its compiles; digests ignore them."""
 COUNTERS = frozenset({"next_id"})
-"""Attributes of torch's classes that number things, and that no fact tells."""
+"""Attributes in which torch's classes count their instances; digests ignore them."""
 CONFIGS = frozenset(
     {
         ("transformers.configuration_utils", "PreTrainedConfig"),
         ("transformers.integrations.heterogeneity.configuration_utils", "HeterogeneousConfigMixin"),
     }
 )
-"""Classes with a `__getattribute__` that reads nothing but its object, by module and name."""
+"""(module, name) of the classes whose `__getattribute__` reads only its own object."""
 TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
-"""Attributes that Dynamo itself sets on tensors that it has met."""
+"""Attributes that Dynamo itself sets on tensors."""
 _OF_OPERATORS = frozenset(
     {
         *("__annotations__", "__module__", "__name__", "__qualname__", "_cacheable", "_defined_in_python"),
@@ -69,114 +69,114 @@ _TRACING_RULES = (
     "_nonstrict_trace_callable_ids",
     "_polyfilled_function_ids",
 )
-"""Sets of the ids of functions that Dynamo treats in a way of their own."""
+"""Names of Dynamo's sets of function ids, each with its own rule for tracing these functions."""
 _COMPARING = ("__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__")
 _COMPARED_AS_TOLD = ("datetime", "decimal", "re")
-"""Modules of the types that torch itself has C compare."""
+"""Modules of the types that torch always lets C compare; digests cover all that C reads of them."""
 
 IDENTITY = "="
-"""The place of the fact that says which objects were the very same."""
+"""Key of the fact that says which names referred to one object."""
 REGISTRATIONS = "<"
-"""The place of the fact that says which classes were registered for which abstract ones."""
+"""Key of the fact that digests registrations with abstract classes and as pytree nodes."""
 LINES = "^"
-"""The place of the fact that tells the lines of the function, where Python runs some of it as it stands."""
+"""Key of the fact that digests the function's line numbers, for functions with a graph break."""
 ANNOTATIONS = "%"
-"""The place of the fact that says that annotations of functions count."""
+"""Key of the fact that says that digests of functions include annotations."""
 
 
 _COPY = "torch._dynamo.polyfills.{0}.py_{0}"
-"""Where Dynamo keeps the copy of a module of Python's that has no code in C, such as `operator`."""
+"""Path at which Dynamo keeps its pure-Python copy of a standard module, such as `operator`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A call of a function that is compiled."""
+    """A call of a compiled function, which Dynamo is about to trace."""
 
     code: CodeType
     scope: dict[str, Any]
     """The function's globals."""
     values: dict[str, Any]
-    """Its locals, and what its closure holds."""
+    """Its locals and the values of its closure."""
     closure: tuple[CellType, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """Stands in the code of a trace for code that is nested in the traced function's."""
+class NestedCode:
+    """A placeholder in stored code for a code object that is nested in the traced function's code."""
 
     index: int
-    """Its place among all nested code, in order."""
+    """Index of that code object, in depth-first order."""
 
 
-class Untold(Exception):
-    """A function has no trace, or a trace does not fit; the message, a clause, says why."""
+class NoTrace(Exception):
+    """A function can't have a trace, or a stored trace doesn't fit. The message is a clause: why."""
 
     def __init__(self, why: str, *, names_cause: bool = False) -> None:
-        """`names_cause` says whether the message names a function or a value that somebody has changed."""
+        """`names_cause`: whether the message names a function or a value that the user has changed."""
         super().__init__(why)
         self.names_cause = names_cause
 
 
-def module_named(name: str) -> Any:
-    """Return the module that `name_of` gives a name; None where there is none."""
-    if (found := sys.modules.get(name)) is not None:
-        return found
-    holder, _, module = name.rpartition(".py_")
-    if name != _COPY.format(module):
+def module_by_name(name: str) -> Any:
+    """Return the module with a name that `module_name` returned; None if it is not imported."""
+    if (module := sys.modules.get(name)) is not None:
+        return module
+    holder, _, original = name.rpartition(".py_")
+    if name != _COPY.format(original):
         return None
-    return getattr(sys.modules.get(holder), "__dict__", {}).get(f"py_{module}")
+    return getattr(sys.modules.get(holder), "__dict__", {}).get(f"py_{original}")
 
 
-def name_of(module: ModuleType) -> str:
-    """Return the name by which a module is found again; empty where it is not."""
+def module_name(module: ModuleType) -> str:
+    """Return the name under which another kernel finds this module; empty if there is no such name."""
     name = scope_name(module.__dict__)
-    return name if name and module_named(name) is module else ""
+    return name if name and module_by_name(name) is module else ""
 
 
 def scope_name(scope: dict[str, Any]) -> str:
-    """Return the name by which the module with these very globals is found; empty where it is not."""
+    """Return the name of the module that has exactly this globals dictionary; empty if no module has it."""
     name = scope.get("__name__")
     names = (name, _COPY.format(name)) if type(name) is str else ()
-    return next((each for each in names if getattr(module_named(each), "__dict__", None) is scope), "")
+    return next((path for path in names if getattr(module_by_name(path), "__dict__", None) is scope), "")
 
 
 def environment() -> tuple[Any, Any]:
-    """Return the variables of the process's environment, and the dictionary that holds them."""
+    """Return `os.environ` and the dictionary below it."""
     return os.environ, getattr(os.environ, "_data", None)
 
 
 def constant_to(value: Any) -> list[Any]:
-    """Return a constant of Dynamo's code as a row of a trace; Untold of what nbcache does not know."""
+    """Return a constant in generated code as a row; raise NoTrace for an unknown type."""
     import torch
 
-    if type(value) is Own:
+    if type(value) is NestedCode:
         return ["own", value.index]
     if type(value) is torch.device:
         return ["device", str(value)]
     if type(value) in (torch.dtype, torch.layout, torch.memory_format):
         return [type(value).__name__, str(value).removeprefix("torch.")]
-    raise Untold(f"its code holds a {type(value).__qualname__}")
+    raise NoTrace(f"its code has a constant of the type {type(value).__qualname__}")
 
 
 def constant_from(row: Any) -> Any:
-    """Return the constant of torch's that a row stands for; CorruptEntry where it stands for none."""
+    """Return the constant that `constant_to` wrote; raise CorruptEntry for any other row."""
     import torch
 
     kind, name = row if len(row) == 2 else ("", None)
     if kind == "own" and type(name) is int and name >= 0:
-        return Own(name)
+        return NestedCode(name)
     if isinstance(name, str) and kind in ("device", "dtype", "layout", "memory_format"):
         try:
-            found = torch.device(name) if kind == "device" else getattr(torch, name, None)
+            constant = torch.device(name) if kind == "device" else getattr(torch, name, None)
         except RuntimeError as error:
-            raise corrupt(f"the device {name!r} of a trace is none") from error
-        if type(found) is getattr(torch, kind):
-            return found
-    raise corrupt("a constant of a trace is none")
+            raise corrupt(f"the device {name!r} of a trace is unknown") from error
+        if type(constant) is getattr(torch, kind):
+            return constant
+    raise corrupt("a constant of a trace is invalid")
 
 
 def value_types(torch: ModuleType) -> tuple[type, ...]:
-    """Return torch's types whose instances are told by what they print, and have no identity."""
+    """Return torch's value types: their repr describes an instance, and its identity is irrelevant."""
     return (
         *(torch.dtype, torch.device, torch.finfo, torch.iinfo, torch.layout, torch.memory_format),
         torch.Size,
@@ -184,7 +184,7 @@ def value_types(torch: ModuleType) -> tuple[type, ...]:
 
 
 def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
-    """Return the digests of one recording, or of one check."""
+    """Return the digester for one recording or one check of a trace."""
     values = (ContextVar, *value_types(torch))
     counters = {torch.utils.hooks.RemovableHandle: COUNTERS}
     return Objects(
@@ -199,9 +199,10 @@ def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
 
 
 def _are_deep(pytree: ModuleType, kind: type) -> bool:
-    """Return whether Python may read such objects with all that they hold, while Dynamo traces.
+    """Return whether Python may read instances of a class with all objects below them while Dynamo traces.
 
-    C compares some of them, as torch or the user has allowed. Configurations of transformers have methods.
+    These are configurations of transformers, pytree constants, and classes whose comparison in C torch
+    allows.
     """
     from torch._dynamo.variables import user_defined
 
@@ -211,10 +212,10 @@ def _are_deep(pytree: ModuleType, kind: type) -> bool:
         is_config(kind)
         or bool(pytree.is_constant_class(kind))
         or any(
-            type(each) is WrapperDescriptorType
-            and each in allowed
-            and each.__objclass__.__module__ not in _COMPARED_AS_TOLD
-            for each in methods
+            type(method) is WrapperDescriptorType
+            and method in allowed
+            and method.__objclass__.__module__ not in _COMPARED_AS_TOLD
+            for method in methods
         )
     )
 
@@ -229,43 +230,43 @@ def is_config(kind: type) -> bool:
 
 
 def registrations(torch: ModuleType, objects: Objects) -> str:
-    """Return the digest of what was registered of the classes that were come to: for others, as trees."""
+    """Return the digest of the visited classes' registrations with abstract classes and as pytree nodes."""
     pytree = torch.utils._pytree
     nodes, constants = pytree.SUPPORTED_NODES, pytree.CONSTANT_NODES
     registered = {*objects.classes()} & (nodes.keys() | constants) - pytree.BUILTIN_TYPES
     if not registered:
         return objects.registrations
-    trees = objects_for(torch, annotations=False)
-    told = [
-        f"{full_name(kind)} {kind in constants} {trees.digest(_functions(nodes.get(kind)))}"
+    digests = objects_for(torch, annotations=False)
+    descriptions = [
+        f"{full_name(kind)} {kind in constants} {digests.digest(_functions(nodes.get(kind)))}"
         for kind in registered
     ]
-    return f"{objects.registrations} {hashed(sorted(told))}"
+    return f"{objects.registrations} {hashed(sorted(descriptions))}"
 
 
 def _functions(node: Any) -> tuple[Any, ...] | None:
-    """Return the functions that make a tree of an object, and an object of a tree."""
-    return None if node is None else tuple(getattr(each, "__func__", each) for each in tuple(node)[1:])
+    """Return a pytree node's functions that flatten and unflatten an object; None for no node."""
+    return None if node is None else tuple(getattr(call, "__func__", call) for call in tuple(node)[1:])
 
 
 def _rule(torch: ModuleType) -> Rule:
     import torch._dynamo.trace_rules as trace_rules
 
     plain = (*value_types(torch), torch.Tag)
-    rules = [found for name in _TRACING_RULES if (found := getattr(trace_rules, name, None)) is not None]
-    in_rules = frozenset().union(*(each() if callable(each) else each for each in rules))
+    id_sets = [ids for name in _TRACING_RULES if (ids := getattr(trace_rules, name, None)) is not None]
+    special_ids = frozenset().union(*(ids() if callable(ids) else ids for ids in id_sets))
 
     dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
     variables = environment()
 
     operators = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
     namespaces = (torch._ops._OpNamespace, torch._ops._Ops)
-    known: dict[type, Rule | None] = {}
-    """The rules of types that were met."""
+    type_rules: dict[type, Rule | None] = {}
+    """Type → its rule, for the types seen so far."""
 
     def in_context(objects: Objects, value: Any) -> str:
-        now = value.get(variables)  # what nobody can have set
-        return f"context variable {value.name} {'unset' if now is variables else objects.digest(now)}"
+        current = value.get(variables)  # a default that no code can have set
+        return f"context variable {value.name} {'unset' if current is variables else objects.digest(current)}"
 
     def of_type(kind: type) -> Rule | None:
         if issubclass(kind, torch.Tensor):
@@ -284,51 +285,51 @@ def _rule(torch: ModuleType) -> Rule:
 
     def rule(objects: Objects, value: Any) -> str | None:
         kind = type(value)
-        if kind not in known:
-            known[kind] = of_type(kind)
-        of_value = known[kind]
+        if kind not in type_rules:
+            type_rules[kind] = of_type(kind)
+        of_value = type_rules[kind]
         return None if of_value is None else of_value(objects, value)
 
-    def treated(objects: Objects, value: Any) -> str | None:
+    def digest_of(objects: Objects, value: Any) -> str | None:
         if value is variables[0] or value is variables[1]:
-            return "environment"  # each variable that code reads counts by itself
-        found = rule(objects, value)
+            return "environment"  # each variable that code reads is a fact
+        digest = rule(objects, value)
         code = value.__code__ if type(value) is FunctionType else None
-        if code is not None and code.co_filename.startswith(dynamo):  # which it marks once it has traced them
-            noted = {name: each for name, each in vars(value).items() if not name.startswith("_")}
-            return f"Dynamo's {value.__qualname__} {code_digest(code)} {objects.digest(noted)}"
-        if found is not None or id(value) not in in_rules:
-            return found
-        numbers = [number for number, each in enumerate(rules) if id(value) in each]
-        told = "" if code is None else code_digest(code)
-        return f"treated {numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {told}"
+        if code is not None and code.co_filename.startswith(dynamo):  # Dynamo marks its own functions
+            public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
+            return f"Dynamo's {value.__qualname__} {code_digest(code)} {objects.digest(public)}"
+        if digest is not None or id(value) not in special_ids:
+            return digest
+        rule_numbers = [number for number, ids in enumerate(id_sets) if id(value) in ids]
+        own_code = "" if code is None else code_digest(code)
+        return f"treated {rule_numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {own_code}"
 
-    return treated
+    return digest_of
 
 
 def _module(objects: Objects, value: Any) -> str | None:
-    """Return which module it is; None where it cannot be found again."""
-    name = name_of(value)
+    """Return the name of a module as its digest; None if another kernel can't find it."""
+    name = module_name(value)
     return f"module {name}" if name else None
 
 
 def _operator(torch: ModuleType, objects: Objects, value: Any) -> str:
-    """Return which operator of torch's it is, its overloads, and what others have set on it."""
-    known, overloads = _OF_OPERATORS, []
+    """Return the digest of an operator: its name, its overloads, and attributes that torch did not set."""
+    standard, overloads = _OF_OPERATORS, []
     if isinstance(value, torch._ops.OpOverloadPacket):
         overloads = sorted(torch._C._jit_get_operation(value._qualified_op_name)[1])
-        known = known | {each or "default" for each in overloads}
-    others = {name: each for name, each in sorted(vars(value).items()) if name not in known}
-    return f"operator {value} {' '.join(overloads)} {objects.digest(others) if others else ''}"
+        standard = standard | {overload or "default" for overload in overloads}
+    extra = {name: item for name, item in sorted(vars(value).items()) if name not in standard}
+    return f"operator {value} {' '.join(overloads)} {objects.digest(extra) if extra else ''}"
 
 
 def _tensor(torch: ModuleType, objects: Objects, tensor: Any) -> str:
-    """Return what a graph, and torch's key for it, may depend on of a tensor; nothing of what is in it."""
+    """Return the properties of a tensor on which a graph or its cache key may depend, without its values."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.is_nested:
         return ""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return ""
-    marks = {name: held for name, held in vars(tensor).items() if name not in TENSOR_MARKS}
+    marks = {name: value for name, value in vars(tensor).items() if name not in TENSOR_MARKS}
     return " ".join(
         map(
             str,

@@ -1,4 +1,4 @@
-"""Notes each object that Dynamo makes a value of while it traces a function, and all code that it traces."""
+"""Observations of a tracing: Dynamo's variable trackers, the objects behind them, and the traced code."""
 
 from __future__ import annotations
 
@@ -13,215 +13,221 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import is_plain
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces.executed_code import TORCHS, Executed
-from nbcache.torch_bridge.traces.trace_rows import guarded
+from nbcache.torch_bridge.traces.executed_code import TORCH_PACKAGES, ExecutedCode
+from nbcache.torch_bridge.traces.trace_rows import without_skips
 
-__all__ = ["Seen", "watching"]
+__all__ = ["TraceObservations", "observe"]
 
 _LAZY = frozenset({"LazyConstantVariable", "LazyVariableTracker"})
-"""Values of which Dynamo may have asked for the type; once it looks at one, it makes another."""
+"""Trackers whose value Dynamo may not have looked at: it replaces them as soon as it does."""
 _GLOBALS = vars(types.FunctionType)["__globals__"]
-"""What reads the globals of a function. Dynamo gives it their source, and another value stands for them."""
+"""Descriptor of a function's globals. Dynamo gives it their source; another tracker represents them."""
 _OF_DYNAMO = ("torch._dynamo", "torch._guards", "torch.fx", "traceback")
-"""Where the classes are of what Dynamo makes for itself."""
+"""Prefixes of the modules of classes that Dynamo uses internally."""
 _ITERATED: tuple[Any, ...] = (
     *([], (), {}, {}.values(), {}.items(), OrderedDict(), set(), "", b"", range(0)),
 )
-_NOT_HELD: tuple[type, ...] = (
+_ITERATORS: tuple[type, ...] = (
     *(types.FrameType, types.TracebackType, types.GeneratorType, enumerate, map, reversed, zip),
-    *(type(iter(each)) for each in _ITERATED),
+    *(type(iter(iterable)) for iterable in _ITERATED),
     type(reversed([])),
 )
-"""Types of what only walks through something else."""
+"""Types of objects that only iterate over, or point into, another object."""
 _CODECS = {"UTF-8", "ascii", "latin-1", "strict", "surrogateescape", "utf-8", "utf8"}
-"""Codecs and error handlers that are Python's own."""
+"""Codecs and error handlers of Python itself."""
 _SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
 """Types whose equal values are one object."""
-_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
-"""Types whose equal values may be one object, or two."""
+_EQUAL_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
+"""Types whose equal values may be one object or two."""
 _CONTAINERS = (OrderedDict, dict, frozenset, list, set, tuple)
-_AS_IT_IS = 3
-"""The depth from which on a container counts by itself."""
+_MAX_DEPTH = 3
+"""Depth of nesting from which a container is an object like any other."""
 
 
-class Seen:
-    """The values and the code of one tracing."""
+class TraceObservations:
+    """Variable trackers, objects and code that Dynamo used in one tracing."""
 
     def __init__(self) -> None:
         self.trackers: list[Any] = []
-        """Dynamo's values, in the order in which it made them; those of failed attempts as well."""
+        """Variable trackers in the order in which Dynamo made them, including those of failed attempts."""
         self.hashed: set[int] = set()
-        """Ids of lazy values that Dynamo has looked at without making another one: keys of dictionaries."""
+        """Ids of lazy trackers whose value Dynamo read without replacing them: keys of dictionaries."""
         self.sourceless: list[Any] = []
-        """Objects that Dynamo reached by no source."""
+        """Objects to which Dynamo could assign no source."""
         self.doubts: set[str] = set()
-        """Reasons, as clauses, for which the function has no trace."""
+        """Reasons why the function has no trace, as clauses."""
         self.imported: set[str] = set()
-        """Names of modules that were imported."""
+        """Names of the modules that tracing imported."""
         self.executed: list[types.CodeType] = []
-        """Code that Python has run, and Dynamo has not traced."""
+        """Code objects that Python ran, and Dynamo didn't trace."""
         self.fault: Exception | None = None
-        """An exception of our own, after which nothing more was seen."""
+        """An exception in nbcache's own hooks, after which observations are incomplete."""
         self.codes: dict[tuple[int, int], tuple[types.CodeType, dict[str, Any]]] = {}
-        """By ids: code that Dynamo has traced, with its globals."""
+        """Ids of code and globals → code that Dynamo traced, and its globals."""
 
     def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         self.codes.setdefault((id(code), id(scope)), (code, scope))
 
     def note_comparison(self, left: type | None, right: type | None) -> None:
-        """Note that code asks whether two objects of these types are one; None is an unknown type.
+        """Note an `is` between objects of these types; None is an unknown type.
 
-        Python may make one of two values that are equal, or not.
+        Python is free to make one object or two of equal values.
         """
-        is_value = left is None or right is None or (left is right and left in _VALUES)
+        is_value = left is None or right is None or (left is right and left in _EQUAL_VALUES)
         if is_value and not {left, right} & _SINGLETONS:
-            self.doubts.add("it asks whether two numbers, texts or tuples are one object")
+            self.doubts.add("it compares numbers, texts or tuples with `is`")
 
     def note_equation(self, left: type | None, right: type | None) -> None:
-        """Note that code asks whether two objects of these types are equal."""
+        """Note an `==` between objects of these types."""
         if types.CellType in (left, right):
-            self.doubts.add("it asks whether cells of closures are equal")
+            self.doubts.add("it compares cells of closures")
 
     def note_codecs(self, arguments: Iterable[Any]) -> None:
         """Note the arguments with which code encodes or decodes a text."""
         if not {*_constants(arguments)} <= _CODECS:
-            self.doubts.add("it encodes or decodes a text by a codec that anybody may have registered")
+            self.doubts.add("it uses a codec that other code may have registered")
 
     def sources(self, *, lazy: bool = False) -> Iterator[Any]:
-        """Return by which way each value was reached, where there is one; some more than once.
+        """Return the sources of trackers, some of them repeatedly.
 
-        With `lazy`, return those of which Dynamo may know the types alone.
+        With `lazy`, return the sources of values of which Dynamo may know only the type.
         """
-        return (guarded(source) for tracker, source in self._given() if self._is_lazy(tracker) is lazy)
+        return (
+            without_skips(source)
+            for tracker, source in self._with_sources()
+            if self._is_lazy(tracker) is lazy
+        )
 
     def _is_lazy(self, tracker: Any) -> bool:
         reads_globals = object.__getattribute__(tracker, "__dict__").get("descriptor") is _GLOBALS
         return (type(tracker).__name__ in _LAZY or reads_globals) and id(tracker) not in self.hashed
 
-    def unguarded(self) -> set[Any]:
-        """Return the sources that Dynamo does not guard: globals that code of the standard library reads."""
-        return {found for _, source in self._given() if (found := guarded(source)) is not source}
+    def unguarded_sources(self) -> set[Any]:
+        """Return sources that Dynamo does not guard: globals that code of the standard library reads."""
+        return {full for _, source in self._with_sources() if (full := without_skips(source)) is not source}
 
-    def _given(self) -> Iterator[tuple[Any, Any]]:
-        """Return the values that have a source, each with the source that Dynamo gave it."""
+    def _with_sources(self) -> Iterator[tuple[Any, Any]]:
+        """Return the trackers that have a source, each with the source that Dynamo gave it."""
         for tracker in self.trackers:
             source = object.__getattribute__(tracker, "__dict__").get("source")
             if source is not None:
                 yield tracker, source
 
-    def unreached_modules(self) -> Iterator[types.ModuleType]:
-        """Return the modules that were come to by no way that Dynamo could guard."""
+    def modules_without_source(self) -> Iterator[types.ModuleType]:
+        """Return the modules to which Dynamo could assign no source."""
         for tracker in self.trackers:
-            given = object.__getattribute__(tracker, "__dict__")
-            if type(tracker).__name__ == "PythonModuleVariable" and given.get("source") is None:
-                yield given["value"]
+            fields = object.__getattribute__(tracker, "__dict__")
+            if type(tracker).__name__ == "PythonModuleVariable" and fields.get("source") is None:
+                yield fields["value"]
 
     def texts(self) -> Iterator[str]:
-        """Return the texts that Dynamo has held: each may have been the name of an attribute."""
+        """Return the texts in trackers: each of them may have been the name of an attribute."""
         for tracker in self.trackers:
             value = object.__getattribute__(tracker, "__dict__").get("value")
             if issubclass(type(value), str):
                 yield str.__str__(value)
 
-    def held(self) -> Iterator[tuple[Any, str]]:
-        """Return what the values stand for, each with the name of the class of Dynamo's that held it."""
+    def objects(self) -> Iterator[tuple[Any, str]]:
+        """Return the objects in trackers, each with the name of its tracker's class."""
         for value in self.sourceless:
-            if not issubclass(type(value), _CONTAINERS) or not _is_dynamos(value):
-                yield from ((each, "SourcelessBuilder") for each in _real(value, _AS_IT_IS))
+            if not issubclass(type(value), _CONTAINERS) or not _is_internal(value):
+                yield from ((item, "SourcelessBuilder") for item in _objects_in(value, _MAX_DEPTH))
         for tracker in self.trackers:
             kind = type(tracker).__name__
             if kind in _LAZY:
                 continue
-            given: Mapping[str, Any] = object.__getattribute__(tracker, "__dict__")
-            is_new = "New" in type(given.get("mutation_type")).__name__  # made by the traced code
-            for name, value in given.items():
-                if name in ("f_globals", "source") or (is_new and name == "value"):
+            fields: Mapping[str, Any] = object.__getattribute__(tracker, "__dict__")
+            is_created = "New" in type(fields.get("mutation_type")).__name__  # created by the traced code
+            for name, value in fields.items():
+                if name in ("f_globals", "source") or (is_created and name == "value"):
                     continue
-                for each in _real(value):
-                    yield each, kind
+                for item in _objects_in(value):
+                    yield item, kind
 
 
-def _real(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Return what of a value is an object of the process, and not of Dynamo's own or a constant."""
+def _objects_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Return the objects of the process in a value: not Dynamo's own objects, nor constants."""
     kind = type(value)
-    if is_plain(value) or issubclass(kind, _NOT_HELD) or _is_of_dynamo(kind):
+    if is_plain(value) or issubclass(kind, _ITERATORS) or _is_internal_type(kind):
         return
     if kind.__name__ in ("ImplicitRealizingVariableTrackerMeta", "VariableTrackerMeta"):
         return
-    if kind in _CONTAINERS and depth < _AS_IT_IS:
+    if kind in _CONTAINERS and depth < _MAX_DEPTH:
         if kind is dict and _is_scope(value):
             return
-        for each in (*value.keys(), *value.values()) if issubclass(kind, dict) else value:
-            yield from _real(each, depth + 1)
+        for item in (*value.keys(), *value.values()) if issubclass(kind, dict) else value:
+            yield from _objects_in(item, depth + 1)
         return
     yield value
 
 
-def _is_dynamos(container: Any) -> bool:
-    """Tell whether a container holds values of Dynamo's own, or nothing."""
-    held = container.values() if isinstance(container, dict) else container
-    return all(_is_of_dynamo(type(each)) for each in held)
+def _is_internal(container: Any) -> bool:
+    """Return whether a container is empty or has only objects that Dynamo uses internally."""
+    items = container.values() if isinstance(container, dict) else container
+    return all(_is_internal_type(type(item)) for item in items)
 
 
-def _is_of_dynamo(kind: type) -> bool:
+def _is_internal_type(kind: type) -> bool:
     return str(vars(kind).get("__module__", kind.__module__)).startswith(_OF_DYNAMO)
 
 
 def _type_of(tracker: Any) -> type | None:
-    """Return the type of what a value of Dynamo's stands for; None where it is not known."""
+    """Return the type of the object that a tracker represents; None if it is unknown."""
     try:
-        found: type = tracker.unwrap().python_type()
-    except Exception:  # it has none, or none yet
+        kind: type = tracker.unwrap().python_type()
+    except Exception:  # Dynamo does not know it, or not yet
         return None
-    return found
+    return kind
 
 
-def _printed(tracker: Any) -> Iterator[str]:
-    """Yield the doubt about an object of which `str` makes a text without Dynamo."""
+def _doubts_of_printing(tracker: Any) -> Iterator[str]:
+    """Yield the doubt about an object that Python, not Dynamo, prints."""
     from torch._dynamo.variables import UserDefinedObjectVariable
 
     tracker = tracker.unwrap()
     if isinstance(tracker, UserDefinedObjectVariable):
         kind: Any = type(tracker.value)
         if kind.__str__ is object.__str__:
-            yield f"it makes a text of a {kind.__qualname__}, with all that it holds"
+            yield f"it prints a {kind.__qualname__} with everything below it"
 
 
-def _constants(given: Iterable[Any]) -> Iterator[Any]:
-    """Return the constants among arguments of Dynamo's, which are lists and dictionaries; None for others."""
-    for each in given:
-        if isinstance(each, (list, tuple)):
-            yield from _constants(each)
-        elif isinstance(each, dict):
-            yield from _constants(each.values())
+def _constants(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Return the constants in nested lists and dictionaries of trackers; None for each other tracker."""
+    for argument in arguments:
+        if isinstance(argument, (list, tuple)):
+            yield from _constants(argument)
+        elif isinstance(argument, dict):
+            yield from _constants(argument.values())
         else:
-            yield getattr(each, "value", None)
+            yield getattr(argument, "value", None)
 
 
 def _is_scope(value: dict[Any, Any]) -> bool:
-    """Tell whether it is the globals of a module: those that are read are values of their own."""
+    """Return whether this is the globals of a module, in which each name that code reads has a tracker."""
     name = value.get("__name__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     return module is not None and module.__dict__ is value
 
 
-def _members() -> dict[type, int]:
-    """Return how many members the user's flags have: `A | B` makes one that stays."""
-    found: dict[type, int] = {}
+def _flag_sizes() -> dict[type, int]:
+    """Return the number of members of each of the user's flags: `A | B` creates one that stays."""
+    counts: dict[type, int] = {}
     classes: list[type] = [enum.Flag]
     while classes:
         cls = classes.pop()
         classes += type.__subclasses__(cls)
-        if cls.__module__.partition(".")[0] not in (*TORCHS, *sys.stdlib_module_names):
-            found[cls] = len(vars(cls).get("_value2member_map_", ()))
-    return found
+        if cls.__module__.partition(".")[0] not in (*TORCH_PACKAGES, *sys.stdlib_module_names):
+            counts[cls] = len(vars(cls).get("_value2member_map_", ()))
+    return counts
 
 
 @contextmanager
-def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed, places: Patches) -> Iterator[None]:
-    """Note into `seen` what Dynamo makes on the threads where `is_here`, and the code that Python executes.
+def observe(
+    observations: TraceObservations, is_here: Callable[[], bool], executed: ExecutedCode, patches: Patches
+) -> Iterator[None]:
+    """Record what Dynamo does on threads where `is_here`, and the code that Python executes.
 
-    Dynamo traces on one thread at a time. `places` are patches of what is replaced meanwhile.
+    Dynamo traces on one thread at a time. Hooks belong to `places`, and are removed afterwards.
     """
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase, compare_op_handlers
@@ -232,7 +238,7 @@ def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed, places
     from torch._dynamo.variables.constant import ConstantVariable
     from torch._dynamo.variables.lazy import LazyVariableTracker
 
-    modules, members = {*sys.modules}, _members()
+    modules, members = {*sys.modules}, _flag_sizes()
 
     def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
@@ -244,53 +250,53 @@ def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed, places
 
     def is_forbidden(original: Any, context: Any) -> Any:
         __tracebackhide__ = True
-        before = {*sys.modules}
+        modules_before = {*sys.modules}
         executed.end()
         try:
             return original(context)  # it imports pytest, if that is installed
         finally:
             executed.begin()
-            modules.update(sys.modules.keys() - before)
+            modules.update(sys.modules.keys() - modules_before)
 
-    def make(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def make_tracker(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        made = original(cls, *args, **kwargs)
+        tracker = original(cls, *args, **kwargs)
         if is_here():
-            seen.trackers.append(made)
-        return made
+            observations.trackers.append(tracker)
+        return tracker
 
-    def walk(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def trace_code(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if is_here():
-            seen.note_code(kwargs["f_code"], kwargs["f_globals"])
+            observations.note_code(kwargs["f_code"], kwargs["f_globals"])
         return original(self, *args, **kwargs)
 
     def make_sourceless(original: Any, tx: Any, value: Any) -> Any:
         __tracebackhide__ = True
         if is_here():
-            seen.sourceless.append(value)
+            observations.sourceless.append(value)
         return original(tx, value)
 
-    def noting(note: Callable[[type | None, type | None], None]) -> Callable[..., Any]:
-        def noted(original: Any, tx: Any, operands: Any, *more: Any) -> Any:
+    def observing(note: Callable[[type | None, type | None], None]) -> Callable[..., Any]:
+        def operate(original: Any, tx: Any, operands: Any, *more: Any) -> Any:
             __tracebackhide__ = True
             result = original(tx, operands, *more)
             if is_here():
                 note(*map(_type_of, operands))
             return result
 
-        return noted
+        return operate
 
     def original_value(original: Any, self: Any) -> Any:
         __tracebackhide__ = True
         if is_here():
-            seen.hashed.add(id(self))
+            observations.hashed.add(id(self))
         return original(self)
 
     def call_method(original: Any, self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if name in ("decode", "encode") and is_here():
-            seen.note_codecs((*args, *kwargs.values()))
+            observations.note_codecs((*args, *kwargs.values()))
         return original(self, tx, name, *args, **kwargs)
 
     def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -299,21 +305,21 @@ def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed, places
         try:
             result = original(self, tx, args, kwargs)
         except Exception:
-            if by_codec and is_here():  # the code may catch the exception
-                seen.note_codecs([None])
+            if by_codec and is_here():  # traced code may catch the exception
+                observations.note_codecs([None])
             raise
         if by_codec and is_here():
-            seen.note_codecs((*args[1:], *kwargs.values()))
-        if self.fn is str and is_here():  # by now, Dynamo has looked at the arguments
-            seen.doubts.update(doubt for arg in args for doubt in _printed(arg))
+            observations.note_codecs((*args[1:], *kwargs.values()))
+        if self.fn is str and is_here():  # after the call, Dynamo knows the arguments
+            observations.doubts.update(doubt for arg in args for doubt in _doubts_of_printing(arg))
         return result
 
     def note_fault(error: Exception) -> None:
-        seen.fault = error
+        observations.fault = error
 
     operators = {
-        **dict.fromkeys(("is", "is not"), seen.note_comparison),
-        **dict.fromkeys(("==", "!="), seen.note_equation),
+        **dict.fromkeys(("is", "is not"), observations.note_comparison),
+        **dict.fromkeys(("==", "!="), observations.note_equation),
     }
     comparing = {name: compare_op_handlers[name] for name in operators}
     hooks = (
@@ -322,23 +328,23 @@ def watching(seen: Seen, is_here: Callable[[], bool], executed: Executed, places
         (LazyVariableTracker, "original_value", original_value),
         (OutputGraph, "call_user_compiler", compile),
         (SourcelessBuilder, "create", make_sourceless),
-        (VariableTrackerMeta, "__call__", make),
+        (VariableTrackerMeta, "__call__", make_tracker),
         (user_defined, "is_forbidden_context_manager", is_forbidden),
-        (InstructionTranslatorBase, "__init__", walk),
+        (InstructionTranslatorBase, "__init__", trace_code),
     )
-    patches = places.within(note_fault)
+    installed = patches.within(note_fault)
     executed.begin()
     try:
         for owner, name, stand_in in hooks:
-            patches.hook(owner, name, stand_in)
-        patches.undo(partial(compare_op_handlers.update, comparing))
+            installed.hook(owner, name, stand_in)
+        installed.undo(partial(compare_op_handlers.update, comparing))
         for name, note in operators.items():
-            compare_op_handlers[name] = patches.wrapped(comparing[name], noting(note))
+            compare_op_handlers[name] = installed.wrapped(comparing[name], observing(note))
         yield
     finally:
-        patches.restore()
+        installed.restore()
         executed.end()
-        seen.executed += executed.codes()
-        if _members() != members:
-            seen.doubts.add("tracing it has made members of a flag")
-        seen.imported = {*sys.modules} - modules
+        observations.executed += executed.codes()
+        if _flag_sizes() != members:
+            observations.doubts.add("tracing it created a member of a flag")
+        observations.imported = {*sys.modules} - modules

@@ -1,4 +1,4 @@
-"""Dynamo's sources, by which a value is reached, and guards' arguments, as rows of a trace."""
+"""Dynamo's sources and guards as rows of a trace, and a stored trace turned back into them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from nbcache.artifacts.traces import Trace, code_from, from_bytes, value_from, v
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.torch_bridge.traces.facts import Expression, expression_of
-from nbcache.torch_bridge.traces.object_digests import Untold, constant_from
+from nbcache.torch_bridge.traces.object_digests import NoTrace, constant_from
 
 __all__ = [
     "GLOBAL_STATE",
     "ReadTrace",
     "Sources",
     "guard_row",
-    "guarded",
-    "read",
-    "readable",
-    "renamed",
+    "is_storable",
+    "read_trace",
+    "with_global_names",
+    "without_skips",
 ]
 
 _ROOTS = frozenset({"GlobalSource", "GlobalStateSource", "LocalSource", "ShapeEnvSource"})
@@ -37,13 +37,13 @@ _CHAINED = frozenset(
         *("UnspecializedNNModuleSource", "UnspecializedParamBufferSource"),
     }
 )
-"""The classes of sources that are known to reach one value, each time the same way."""
+"""Classes of sources with a base source; each of them always finds the same value in its base."""
 _WEAK = ["weak"]
-"""A row that stands for a weak reference to what the source of a guard stands for."""
+"""Row that represents a weak reference to the value of a guard's source."""
 GLOBAL_STATE = frozenset({"GlobalStateSource", "ShapeEnvSource"})
-"""Those that stand for no value."""
+"""Classes of sources without a value."""
 _NAMES = frozenset({"global_name", "local_name", "member", "freevar_name"})
-"""Fields that become part of an expression, so that they may only be names."""
+"""Fields that become part of an expression: only names are allowed."""
 _GUARDS = frozenset(
     {
         *("AUTOGRAD_SAVED_TENSORS_HOOKS", "BOOL_MATCH", "BUILTIN_MATCH", "CLASS_MATCH", "CLOSURE_MATCH"),
@@ -55,34 +55,34 @@ _GUARDS = frozenset(
         *("TORCH_FUNCTION_STATE", "TYPE_MATCH"),
     }
 )
-"""The kinds of guards that are known to say no more than the facts of their sources."""
+"""Kinds of guards that check nothing beyond the facts of their sources."""
 
 
-def readable(source: Any) -> bool:
-    """Tell whether a source, with all that it is read from, is one that a trace can hold."""
-    return type(_first_unknown(source)).__name__ in _ROOTS
+def is_storable(source: Any) -> bool:
+    """Return whether a trace can store a source and all its bases."""
+    return type(_root_of(source)).__name__ in _ROOTS
 
 
-def _first_unknown(source: Any) -> Any:
-    """Return what a source is read from, up to the first that is no known chain; a root where all are."""
+def _root_of(source: Any) -> Any:
+    """Return the first base of a source that is not a known chained source: for known sources, a root."""
     while type(source).__name__ in _CHAINED:
         source = source.base
     return source
 
 
-def guarded(source: Any) -> Any:
-    """Return a source without the parts that tell Dynamo to make no guards."""
+def without_skips(source: Any) -> Any:
+    """Return a source without the parts with which Dynamo skips guards."""
     base = getattr(source, "base", None)
     if base is None:
         return source
-    found = guarded(base)
+    base_without_skips = without_skips(base)
     if type(source).__name__ == "SkipGuardSource":
-        return found
-    return source if found is base else dataclasses.replace(source, base=found)
+        return base_without_skips
+    return source if base_without_skips is base else dataclasses.replace(source, base=base_without_skips)
 
 
 class Sources:
-    """The table of a trace's sources, in the order in which they were asked for."""
+    """The table of a trace's sources, in the order of their first use."""
 
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
@@ -90,35 +90,35 @@ class Sources:
         self._indices: dict[Any, int] = {}
 
     def index(self, source: Any) -> int:
-        """Return the index of a source, adding it and what it is read from; Untold where it is not known."""
-        source = guarded(source)
-        found = self._indices.get(source)
-        if found is not None:
-            return found
+        """Return the index of a source, after adding it and its bases; raise NoTrace if it isn't storable."""
+        source = without_skips(source)
+        index = self._indices.get(source)
+        if index is not None:
+            return index
         kind = type(source).__name__
-        if not readable(source):
-            way = type(_first_unknown(source)).__name__
-            raise Untold(f"{source.name} is reached in a way that nbcache does not know ({way})")
+        if not is_storable(source):
+            way = type(_root_of(source)).__name__
+            raise NoTrace(f"{source.name} has a kind of source that nbcache does not know ({way})")
         base = self.index(source.base) if kind in _CHAINED else None
         self.rows.append([kind, base, self._fields(source)])
         self.all.append(source)
-        self._indices[source] = found = len(self.rows) - 1
-        return found
+        self._indices[source] = index = len(self.rows) - 1
+        return index
 
     def _fields(self, source: Any) -> dict[str, Any]:
-        found = {}
-        for each in dataclasses.fields(source):
-            if not each.init or each.name == "base":
+        arguments = {}
+        for field in dataclasses.fields(source):
+            if not field.init or field.name == "base":
                 continue
-            value = getattr(source, each.name)
-            if each.name in _NAMES and not _is_name(each.name, value):
-                raise Untold(f"{value!r} is no name of an attribute in Python")
-            if each.default is dataclasses.MISSING or value != each.default:
-                found[each.name] = value_to(value, self.row)
-        return found
+            value = getattr(source, field.name)
+            if field.name in _NAMES and not _is_name(field.name, value):
+                raise NoTrace(f"{value!r} is not a valid attribute name")
+            if field.default is dataclasses.MISSING or value != field.default:
+                arguments[field.name] = value_to(value, self.row)
+        return arguments
 
     def row(self, value: Any) -> Any:
-        """Return what a source or a guard holds beside Python's own values, as a row."""
+        """Return an argument of a source or a guard that is not a plain Python value, as a row."""
         kind: Any = type(value)
         if kind.__name__ in _CHAINED | _ROOTS and kind.__module__ == "torch._dynamo.source":
             return ["source", self.index(value)]
@@ -127,90 +127,92 @@ class Sources:
             return ["builtin", name]
         if kind.__name__ in ("TensorWeakRef", "ReferenceType"):
             return _WEAK
-        raise Untold(f"a source or a guard holds a {kind.__qualname__}")
+        raise NoTrace(f"a source or a guard has an argument of the type {kind.__qualname__}")
 
 
 def read_sources(rows: Iterable[Sequence[Any]], module: ModuleType) -> list[Any]:
-    """Return the sources that rows stand for, of the classes in torch's `module`; CorruptEntry otherwise."""
-    found: list[Any] = []
+    """Return the sources of rows, of classes in torch's `module`; raise CorruptEntry for an invalid row."""
+    sources: list[Any] = []
 
-    def other(row: Any) -> Any:
-        return _read(row, found)
+    def read_argument(row: Any) -> Any:
+        return _argument_from_row(row, sources)
 
-    for kind, base, given in rows:
-        if not isinstance(given, Mapping) or kind not in (_ROOTS if base is None else _CHAINED):
-            raise corrupt("a source of a trace is of no known class")
-        values = {name: value_from(value, other) for name, value in given.items()}
+    for kind, base, fields in rows:
+        if not isinstance(fields, Mapping) or kind not in (_ROOTS if base is None else _CHAINED):
+            raise corrupt("a source of a trace has an unknown class")
+        values = {name: value_from(value, read_argument) for name, value in fields.items()}
         for name in _NAMES & {*values}:
             if not _is_name(name, values[name]):
-                raise corrupt("a source of a trace has a name that is none")
+                raise corrupt("a source of a trace has an invalid name")
         cls = getattr(module, kind)
         if values.get("index_is_slice"):
             values = {**values, "index": slice(*values["index"][1])}
             del values["index_is_slice"]
-        found.append(cls(**values) if base is None else cls(found[base], **values))
-    return found
+        sources.append(cls(**values) if base is None else cls(sources[base], **values))
+    return sources
 
 
 def _is_name(field: str, value: object) -> bool:
-    """Tell whether a text may stand in an expression; torch quotes the names of globals and locals."""
+    """Return whether a text may be part of an expression; torch quotes names of globals and locals."""
     return isinstance(value, str) and (field in ("global_name", "local_name") or value.isidentifier())
 
 
-def _read(row: Any, sources: Sequence[Any], weak: Any = None) -> Any:
+def _argument_from_row(row: Any, sources: Sequence[Any], weak: Any = None) -> Any:
     if row[0] == "source" and len(row) == 2 and type(row[1]) is int and 0 <= row[1] < len(sources):
         return sources[row[1]]
     if row[0] == "builtin" and len(row) == 2 and isinstance(getattr(builtins, row[1], None), type):
         return getattr(builtins, row[1])
     if row[0] == "weak" and weak is not None:
         return weak
-    raise corrupt("a value of a trace is none")
+    raise corrupt("a value of a trace is invalid")
 
 
 def guard_row(guard: Any, sources: Sources) -> list[Any]:
-    """Return a guard as a row: its source, kind and arguments; Untold of a kind that is not known."""
+    """Return a guard as a row of source, kind and arguments; raise NoTrace for an unknown kind."""
     kind = guard.create_fn_name()
     if kind not in _GUARDS:
-        raise Untold(f"nbcache does not know the guard {kind}")
-    made = guard.create_fn
-    args, kwargs = getattr(made, "args", ()), getattr(made, "keywords", None) or {}
+        raise NoTrace(f"nbcache does not know the guard {kind}")
+    create = guard.create_fn
+    args, kwargs = getattr(create, "args", ()), getattr(create, "keywords", None) or {}
     return [
         sources.index(guard.originating_source),
         kind,
-        [value_to(each, sources.row) for each in args],
-        {name: value_to(each, sources.row) for name, each in kwargs.items()},
+        [value_to(argument, sources.row) for argument in args],
+        {name: value_to(argument, sources.row) for name, argument in kwargs.items()},
     ]
 
 
-def needs_value(row: Sequence[Any]) -> bool:
-    """Tell whether the guard that a row stands for holds what its source stands for."""
+def needs_weak_reference(row: Sequence[Any]) -> bool:
+    """Return whether a guard has a weak reference to the value of its source."""
     _, _, args, kwargs = row
-    given = [*args, *kwargs.values()] if isinstance(args, list) and isinstance(kwargs, Mapping) else []
-    return _WEAK in given
+    arguments = [*args, *kwargs.values()] if isinstance(args, list) and isinstance(kwargs, Mapping) else []
+    return _WEAK in arguments
 
 
-def made_guard(row: Sequence[Any], sources: Sequence[Any], builder: Any, weak: Any = None) -> Any:
-    """Return the guard that a row stands for; `weak(source)` makes the reference that it may need."""
+def guard_from_row(row: Sequence[Any], sources: Sequence[Any], builder: Any, weak: Any = None) -> Any:
+    """Return the guard of a row; `weak(source)` creates the weak reference that it may need."""
     index, kind, args, kwargs = row
     if kind not in _GUARDS or not isinstance(args, list) or not isinstance(kwargs, Mapping):
-        raise corrupt("a guard of a trace is of no known kind")
+        raise corrupt("a guard of a trace has an unknown kind")
     source = sources[index]
 
-    def other(each: Any) -> Any:
-        return _read(each, sources, weak(source) if each == _WEAK and weak is not None else None)
+    def read_argument(argument: Any) -> Any:
+        return _argument_from_row(
+            argument, sources, weak(source) if argument == _WEAK and weak is not None else None
+        )
 
     create = getattr(builder, kind)
     if args or kwargs:
-        keywords = {name: value_from(each, other) for name, each in kwargs.items()}
-        create = partial(create, *(value_from(each, other) for each in args), **keywords)
+        keywords = {name: value_from(argument, read_argument) for name, argument in kwargs.items()}
+        create = partial(create, *(value_from(argument, read_argument) for argument in args), **keywords)
     return source.make_guard(create)
 
 
 class ReadTrace:
-    """A trace for one adoption: its sources and guards belong to whoever adopts it."""
+    """A trace for one adoption. Its sources and guards are not shared: torch may change them."""
 
     def __init__(self, trace: Trace) -> None:
-        """Raise CorruptEntry of sources, guards and code that are none, Untold of code that sets globals."""
+        """Raise CorruptEntry for invalid sources, guards or code, and NoTrace for code that sets globals."""
         import torch._dynamo.guards as guards
         import torch._dynamo.source as source_module
 
@@ -218,44 +220,47 @@ class ReadTrace:
         self.names: Mapping[str, str] = {
             name: f"{name}_{os.urandom(8).hex()}" for name, _, _ in trace.installed
         }
-        """What globals that Dynamo set are called here: a trace may be adopted for several objects."""
-        self.code = renamed(code_from(trace.code, constant_from), self.names)
-        """The code that is to run, but for the place where it stands."""
-        self.sources: Sequence[Any] = read_sources([*_sources(trace, self.names)], source_module)
+        """Stored name → name here of each global that Dynamo set: several objects may adopt one trace."""
+        self.code = with_global_names(code_from(trace.code, constant_from), self.names)
+        """The code to run, before it gets the function's file and line."""
+        self.sources: Sequence[Any] = read_sources([*_source_rows(trace, self.names)], source_module)
         self.expressions: Sequence[Expression | None] = [*map(expression_of, self.sources)]
-        """What each source is found by; None of those that stand for no value."""
+        """Expression of each source; None for sources without a value."""
         self._guards: list[Any] = [
-            None if needs_value(row) else made_guard(row, self.sources, guards.GuardBuilder)
+            None if needs_weak_reference(row) else guard_from_row(row, self.sources, guards.GuardBuilder)
             for row in trace.guards
         ]
 
     def guards(self, values: Mapping[Any, Any]) -> Iterator[Any]:
-        """Return the guards, where the sources stand for these `values`."""
+        """Return the guards; `values` are the values of the sources."""
         import torch._dynamo.guards as guards
 
         def weak(source: Any) -> Any:
             return guards.TensorWeakRef(values[source])
 
         for row, guard in zip(self.trace.guards, self._guards, strict=True):
-            yield guard or made_guard(row, self.sources, guards.GuardBuilder, weak)
+            yield guard or guard_from_row(row, self.sources, guards.GuardBuilder, weak)
 
 
-def read(content: bytes) -> ReadTrace:
-    """Return the trace that these bytes hold; raises CorruptEntry, UnsupportedVersion or Untold."""
+def read_trace(content: bytes) -> ReadTrace:
+    """Return the trace in these bytes; raise CorruptEntry, UnsupportedVersion or NoTrace."""
     return ReadTrace(from_bytes(content))
 
 
-def renamed(code: CodeType, names: Mapping[str, str]) -> CodeType:
-    """Return code that reads its globals by other names; Untold of code that sets one of them."""
-    constants = tuple(renamed(each, names) if isinstance(each, CodeType) else each for each in code.co_consts)
+def with_global_names(code: CodeType, names: Mapping[str, str]) -> CodeType:
+    """Return code that reads globals under other names; raise NoTrace for code that sets one of them."""
+    constants = tuple(
+        with_global_names(constant, names) if isinstance(constant, CodeType) else constant
+        for constant in code.co_consts
+    )
     sets = {step.value for step in steps_of(code) if step.operation in ("STORE_GLOBAL", "IMPORT_NAME")}
     if names.keys() & sets:
-        raise Untold("its code sets a global that Dynamo has set")
+        raise NoTrace("its code sets a global that Dynamo sets, too")
     return code.replace(co_names=tuple(names.get(name, name) for name in code.co_names), co_consts=constants)
 
 
-def _sources(trace: Trace, names: Mapping[str, str]) -> Iterator[list[Any]]:
-    """Return the rows of the sources of a trace, with other names for the globals that Dynamo set."""
+def _source_rows(trace: Trace, names: Mapping[str, str]) -> Iterator[list[Any]]:
+    """Return the rows of the sources of a trace with new names for the globals that Dynamo set."""
     for kind, base, fields in trace.sources:
         if kind == "GlobalSource" and fields.get("global_name") in names:
             yield [kind, base, {**fields, "global_name": names[fields["global_name"]]}]
