@@ -19,8 +19,8 @@ import nbformat.sign
 import pytest
 
 from nbcache.core.key import Component
-from nbcache.torch_bridge.traces.executed_code import ExecutedCode, check_executed_code
-from nbcache.torch_bridge.traces.object_digests import NoTrace
+from nbcache.torch_bridge.traces.facts import NoTrace
+from nbcache.torch_bridge.traces.state_reads import ExecutedCode, check_executed_code
 
 Two = collections.namedtuple("Two", "a b")
 

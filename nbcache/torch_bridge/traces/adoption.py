@@ -13,10 +13,16 @@ from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, value_from
 from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.traces.fact_checks import FittingTrace, note_sizes
-from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, builtins_of, object_at
-from nbcache.torch_bridge.traces.generated_code import restored_code
-from nbcache.torch_bridge.traces.object_digests import Frame, NoTrace, constant_from
-from nbcache.torch_bridge.traces.trace_rows import ReadTrace, with_global_names
+from nbcache.torch_bridge.traces.facts import (
+    ABSENT,
+    RUNS,
+    Frame,
+    NoTrace,
+    builtins_of,
+    constant_from,
+    object_at,
+)
+from nbcache.torch_bridge.traces.trace_rows import ReadTrace, restored_code, with_global_names
 
 __all__ = ["Adoption", "adopt", "load_graph"]
 

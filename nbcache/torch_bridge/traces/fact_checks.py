@@ -13,26 +13,24 @@ from typing import Any
 from nbcache.artifacts.traces import Trace, names_from
 from nbcache.core.fingerprints.code_digest import lines_digest
 from nbcache.torch_bridge.traces.facts import (
-    SourceValues,
-    builtins_of,
-    covers_value,
-    fact_of,
-    names_of,
-    object_at,
-    present_names,
-    same_objects,
-    scope_of,
-)
-from nbcache.torch_bridge.traces.object_digests import (
     ANNOTATIONS,
     IDENTITY,
     LINES,
     REGISTRATIONS,
     Frame,
     NoTrace,
+    SourceValues,
+    builtins_of,
+    covers_value,
+    fact_of,
     module_by_name,
+    names_of,
+    object_at,
     objects_for,
+    present_names,
     registrations,
+    same_objects,
+    scope_of,
 )
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace
 

@@ -1,35 +1,368 @@
-"""Facts of a trace: digests of values and of names, computed for a recording and again for each check."""
+"""Facts: digests of the objects and names that Dynamo reads, and values of its sources in this kernel."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
+import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
+from types import CellType, CodeType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
-from nbcache.core.fingerprints.objects import Objects, is_plain
+from nbcache.core.canonical_json import corrupt
+from nbcache.core.fingerprints.code_digest import code_digest, hashed
+from nbcache.core.fingerprints.objects import Objects, Rule, full_name, is_plain
 from nbcache.core.fingerprints.running import Running
-from nbcache.torch_bridge.traces.object_digests import NoTrace, module_by_name
-from nbcache.torch_bridge.traces.state_reads import is_users_code
+from nbcache.core.installed import is_installed
 
 __all__ = [
     "ABSENT",
+    "ANNOTATIONS",
+    "CONFIGS",
+    "COUNTERS",
+    "IDENTITY",
+    "LINES",
+    "REGISTRATIONS",
     "RUNS",
+    "TENSOR_MARKS",
     "Expression",
+    "Frame",
+    "NestedCode",
+    "NoTrace",
     "SourceValues",
+    "constant_from",
+    "constant_to",
     "covers_value",
+    "environment",
     "expression_of",
     "fact_of",
+    "is_config",
+    "is_users_code",
+    "module_by_name",
+    "module_name",
     "names_of",
     "object_at",
+    "objects_for",
     "place_of",
     "present_names",
+    "registrations",
     "same_objects",
+    "scope_name",
     "scope_of",
+    "value_types",
 ]
+
+IGNORED = frozenset({"_torchdynamo_wrapper_id"})
+"""Attributes in which Dynamo numbers its compiles; digests ignore them."""
+COUNTERS = frozenset({"next_id"})
+"""Attributes in which torch's classes count their instances; digests ignore them."""
+CONFIGS = frozenset(
+    {
+        ("transformers.configuration_utils", "PreTrainedConfig"),
+        ("transformers.integrations.heterogeneity.configuration_utils", "HeterogeneousConfigMixin"),
+    }
+)
+"""(module, name) of the classes whose `__getattribute__` reads only its own object."""
+TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
+"""Attributes that Dynamo itself sets on tensors."""
+_OF_OPERATORS = frozenset(
+    {
+        *("__annotations__", "__module__", "__name__", "__qualname__", "_cacheable", "_defined_in_python"),
+        *("_dir", "_dispatch_cache", "_has_torchbind_op_overload", "_name", "_namespace"),
+        *("_nondeterministic_seeded", "_ns"),
+        *("_op", "_op_dk", "_overload_names", "_overloadname", "_overloadpacket", "_qualified_op_name"),
+        *("_schema", "_supports_training_input_mutation", "_tags", "functorch_table", "is_view"),
+        *("non_fallthrough_keys", "py_kernels", "python_key_table", "subgraph_indexes"),
+    }
+)
+"""Attributes that torch itself sets on its operators."""
+_TRACING_RULES = (
+    "_allowed_callable_ids",
+    "_disallowed_callable_ids",
+    "_leaf_function_ids",
+    "_nonstrict_trace_callable_ids",
+    "_polyfilled_function_ids",
+)
+"""Names of Dynamo's sets of function ids, each with its own rule for tracing these functions."""
+_COMPARING = ("__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__")
+_COMPARED_AS_TOLD = ("datetime", "decimal", "re")
+"""Modules of the types that torch always lets C compare; digests cover all that C reads of them."""
+
+IDENTITY = "="
+"""Key of the fact that says which names referred to one object."""
+REGISTRATIONS = "<"
+"""Key of the fact that digests registrations with abstract classes and as pytree nodes."""
+LINES = "^"
+"""Key of the fact that digests the function's line numbers, for functions with a graph break."""
+ANNOTATIONS = "%"
+"""Key of the fact that says that digests of functions include annotations."""
+
+
+_COPY = "torch._dynamo.polyfills.{0}.py_{0}"
+"""Path at which Dynamo keeps its pure-Python copy of a standard module, such as `operator`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call of a compiled function, which Dynamo is about to trace."""
+
+    code: CodeType
+    scope: dict[str, Any]
+    """The function's globals."""
+    values: dict[str, Any]
+    """Its locals and the values of its closure."""
+    closure: tuple[CellType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NestedCode:
+    """A placeholder in stored code for a code object that is nested in the traced function's code."""
+
+    index: int
+    """Index of that code object, in depth-first order."""
+
+
+class NoTrace(Exception):
+    """A function can't have a trace, or a stored trace doesn't fit. The message is a clause: why."""
+
+    def __init__(self, why: str, *, names_cause: bool = False) -> None:
+        """`names_cause`: whether the message names a function or a value that the user has changed."""
+        super().__init__(why)
+        self.names_cause = names_cause
+
+
+def module_by_name(name: str) -> Any:
+    """Return the module with a name that `module_name` returned; None if it is not imported."""
+    if (module := sys.modules.get(name)) is not None:
+        return module
+    holder, _, original = name.rpartition(".py_")
+    if name != _COPY.format(original):
+        return None
+    return getattr(sys.modules.get(holder), "__dict__", {}).get(f"py_{original}")
+
+
+def module_name(module: ModuleType) -> str:
+    """Return the name under which another kernel finds this module; empty if there is no such name."""
+    name = scope_name(module.__dict__)
+    return name if name and module_by_name(name) is module else ""
+
+
+def scope_name(scope: dict[str, Any]) -> str:
+    """Return the name of the module that has exactly this globals dictionary; empty if no module has it."""
+    name = scope.get("__name__")
+    names = (name, _COPY.format(name)) if type(name) is str else ()
+    return next((path for path in names if getattr(module_by_name(path), "__dict__", None) is scope), "")
+
+
+def environment() -> tuple[Any, Any]:
+    """Return `os.environ` and the dictionary below it."""
+    return os.environ, getattr(os.environ, "_data", None)
+
+
+def constant_to(value: Any) -> list[Any]:
+    """Return a constant in generated code as a row; raise NoTrace for an unknown type."""
+    import torch
+
+    if type(value) is NestedCode:
+        return ["own", value.index]
+    if type(value) is torch.device:
+        return ["device", str(value)]
+    if type(value) in (torch.dtype, torch.layout, torch.memory_format):
+        return [type(value).__name__, str(value).removeprefix("torch.")]
+    raise NoTrace(f"its code has a constant of the type {type(value).__qualname__}")
+
+
+def constant_from(row: Any) -> Any:
+    """Return the constant that `constant_to` wrote; raise CorruptEntry for any other row."""
+    import torch
+
+    kind, name = row if len(row) == 2 else ("", None)
+    if kind == "own" and type(name) is int and name >= 0:
+        return NestedCode(name)
+    if isinstance(name, str) and kind in ("device", "dtype", "layout", "memory_format"):
+        try:
+            constant = torch.device(name) if kind == "device" else getattr(torch, name, None)
+        except RuntimeError as error:
+            raise corrupt(f"the device {name!r} of a trace is unknown") from error
+        if type(constant) is getattr(torch, kind):
+            return constant
+    raise corrupt("a constant of a trace is invalid")
+
+
+def value_types(torch: ModuleType) -> tuple[type, ...]:
+    """Return torch's value types: their repr describes an instance, and its identity is irrelevant."""
+    return (
+        *(torch.dtype, torch.device, torch.finfo, torch.iinfo, torch.layout, torch.memory_format),
+        torch.Size,
+    )
+
+
+def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
+    """Return the digester for one recording or one check of a trace."""
+    values = (ContextVar, *value_types(torch))
+    counters = {torch.utils.hooks.RemovableHandle: COUNTERS}
+    return Objects(
+        [_rule(torch)],
+        IGNORED,
+        values,
+        annotations=annotations,
+        counters=counters,
+        are_deep=partial(_are_deep, torch.utils._pytree),
+        scope_name=scope_name,
+    )
+
+
+def _are_deep(pytree: ModuleType, kind: type) -> bool:
+    """Return whether Python may read instances of a class with all objects below them while Dynamo traces.
+
+    These are configurations of transformers, pytree constants, and classes whose comparison in C torch
+    allows.
+    """
+    from torch._dynamo.variables import user_defined
+
+    allowed = getattr(user_defined, "_SAFE_C_SLOTS", None) or ()
+    methods = (vars(base).get(name) for base in kind.__mro__ for name in _COMPARING)
+    return (
+        is_config(kind)
+        or bool(pytree.is_constant_class(kind))
+        or any(
+            type(method) is WrapperDescriptorType
+            and method in allowed
+            and method.__objclass__.__module__ not in _COMPARED_AS_TOLD
+            for method in methods
+        )
+    )
+
+
+def is_config(kind: type) -> bool:
+    """Return whether a class is a configuration of transformers."""
+    return any(
+        vars(base).get("__module__") == module and base.__name__ == name
+        for base in kind.__mro__
+        for module, name in CONFIGS
+    )
+
+
+def registrations(torch: ModuleType, objects: Objects) -> str:
+    """Return the digest of the visited classes' registrations with abstract classes and as pytree nodes."""
+    pytree = torch.utils._pytree
+    nodes, constants = pytree.SUPPORTED_NODES, pytree.CONSTANT_NODES
+    registered = {*objects.classes()} & (nodes.keys() | constants) - pytree.BUILTIN_TYPES
+    if not registered:
+        return objects.registrations
+    digests = objects_for(torch, annotations=False)
+    descriptions = [
+        f"{full_name(kind)} {kind in constants} {digests.digest(_functions(nodes.get(kind)))}"
+        for kind in registered
+    ]
+    return f"{objects.registrations} {hashed(sorted(descriptions))}"
+
+
+def _functions(node: Any) -> tuple[Any, ...] | None:
+    """Return a pytree node's functions that flatten and unflatten an object; None for no node."""
+    return None if node is None else tuple(getattr(call, "__func__", call) for call in tuple(node)[1:])
+
+
+def _rule(torch: ModuleType) -> Rule:
+    import torch._dynamo.trace_rules as trace_rules
+
+    plain = (*value_types(torch), torch.Tag)
+    id_sets = [ids for name in _TRACING_RULES if (ids := getattr(trace_rules, name, None)) is not None]
+    special_ids = frozenset().union(*(ids() if callable(ids) else ids for ids in id_sets))
+
+    dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
+    variables = environment()
+
+    operators = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+    namespaces = (torch._ops._OpNamespace, torch._ops._Ops)
+    type_rules: dict[type, Rule | None] = {}
+    """Type → its rule, for the types seen so far."""
+
+    def in_context(objects: Objects, value: Any) -> str:
+        current = value.get(variables)  # a default that no code can have set
+        return f"context variable {value.name} {'unset' if current is variables else objects.digest(current)}"
+
+    def of_type(kind: type) -> Rule | None:
+        if issubclass(kind, torch.Tensor):
+            return partial(_tensor, torch)
+        if kind is ContextVar:
+            return in_context
+        if issubclass(kind, plain):
+            return lambda objects, value: f"{kind.__name__} {value}"
+        if issubclass(kind, operators):
+            return partial(_operator, torch)
+        if issubclass(kind, namespaces):
+            return lambda objects, value: f"operators {value.__name__}"
+        if kind is ModuleType:
+            return _module
+        return None
+
+    def rule(objects: Objects, value: Any) -> str | None:
+        kind = type(value)
+        if kind not in type_rules:
+            type_rules[kind] = of_type(kind)
+        of_value = type_rules[kind]
+        return None if of_value is None else of_value(objects, value)
+
+    def digest_of(objects: Objects, value: Any) -> str | None:
+        if value is variables[0] or value is variables[1]:
+            return "environment"  # each variable that code reads is a fact
+        digest = rule(objects, value)
+        code = value.__code__ if type(value) is FunctionType else None
+        if code is not None and code.co_filename.startswith(dynamo):  # Dynamo marks its own functions
+            public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
+            return f"Dynamo's {value.__qualname__} {code_digest(code)} {objects.digest(public)}"
+        if digest is not None or id(value) not in special_ids:
+            return digest
+        rule_numbers = [number for number, ids in enumerate(id_sets) if id(value) in ids]
+        own_code = "" if code is None else code_digest(code)
+        return f"treated {rule_numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {own_code}"
+
+    return digest_of
+
+
+def _module(objects: Objects, value: Any) -> str | None:
+    """Return the name of a module as its digest; None if another kernel can't find it."""
+    name = module_name(value)
+    return f"module {name}" if name else None
+
+
+def _operator(torch: ModuleType, objects: Objects, value: Any) -> str:
+    """Return the digest of an operator: its name, its overloads, and attributes that torch did not set."""
+    standard, overloads = _OF_OPERATORS, []
+    if isinstance(value, torch._ops.OpOverloadPacket):
+        overloads = sorted(torch._C._jit_get_operation(value._qualified_op_name)[1])
+        standard = standard | {overload or "default" for overload in overloads}
+    extra = {name: item for name, item in sorted(vars(value).items()) if name not in standard}
+    return f"operator {value} {' '.join(overloads)} {objects.digest(extra) if extra else ''}"
+
+
+def _tensor(torch: ModuleType, objects: Objects, tensor: Any) -> str:
+    """Return the properties of a tensor on which a graph or its cache key may depend, without its values."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.is_nested:
+        return ""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return ""
+    marks = {name: value for name, value in vars(tensor).items() if name not in TENSOR_MARKS}
+    return " ".join(
+        map(
+            str,
+            (
+                *("tensor", type(tensor).__name__, tensor.dtype, tensor.device, tuple(tensor.shape)),
+                *(tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()),
+                *(tensor.data_ptr() % 64, tensor.requires_grad, tensor.is_leaf, tensor._is_view()),
+                torch._C._dispatch_keys(tensor).raw_repr(),
+                *(len(tensor._backward_hooks or ()), objects.digest(marks)),
+            ),
+        )
+    )
+
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
 """Returned for a source whose value does not exist here."""
@@ -230,3 +563,8 @@ def object_at(module: str, name: str) -> Any:
     if value is ABSENT:
         raise NoTrace(f"{name} is not in {module}")
     return value
+
+
+def is_users_code(code: types.CodeType) -> bool:
+    """Return whether code belongs neither to the standard library nor to an installed package."""
+    return not is_installed(code.co_filename)

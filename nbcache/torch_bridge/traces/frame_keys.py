@@ -15,7 +15,7 @@ from nbcache.core.fingerprints.code_digest import code_digest
 from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.in_force import flags
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
-from nbcache.torch_bridge.traces.object_digests import Frame, NoTrace
+from nbcache.torch_bridge.traces.facts import Frame, NoTrace
 from nbcache.torch_bridge.unnoticed import is_read
 
 __all__ = ["key_of", "options_of"]

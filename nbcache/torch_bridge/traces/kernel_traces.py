@@ -38,12 +38,12 @@ from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.recording import count_and_record
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 from nbcache.torch_bridge.traces.adoption import Adoption, adopt, load_graph
-from nbcache.torch_bridge.traces.executed_code import ExecutedCode
 from nbcache.torch_bridge.traces.fact_checks import check_facts
+from nbcache.torch_bridge.traces.facts import Frame, NoTrace
 from nbcache.torch_bridge.traces.frame_keys import key_of, options_of
-from nbcache.torch_bridge.traces.object_digests import Frame, NoTrace
 from nbcache.torch_bridge.traces.observations import TraceObservations, observe
 from nbcache.torch_bridge.traces.recording import make_trace
+from nbcache.torch_bridge.traces.state_reads import ExecutedCode
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace, read_trace
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import is_plain
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces.executed_code import TORCH_PACKAGES, ExecutedCode
+from nbcache.torch_bridge.traces.state_reads import TORCH_PACKAGES, ExecutedCode
 from nbcache.torch_bridge.traces.trace_rows import without_skips
 
 __all__ = ["TraceObservations", "observe"]

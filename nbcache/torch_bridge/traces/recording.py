@@ -23,46 +23,43 @@ from nbcache.core.fingerprints.instructions import LOADS_GLOBAL, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
 from nbcache.torch_bridge.traces import state_reads
-from nbcache.torch_bridge.traces.executed_code import check_executed_code
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
-    RUNS,
-    SourceValues,
-    builtins_of,
-    fact_of,
-    names_of,
-    object_at,
-    place_of,
-    present_names,
-    same_objects,
-)
-from nbcache.torch_bridge.traces.generated_code import (
-    code_row,
-    code_tree,
-    globals_of_attempts,
-    installed_globals,
-)
-from nbcache.torch_bridge.traces.object_digests import (
     ANNOTATIONS,
     COUNTERS,
     IDENTITY,
     LINES,
     REGISTRATIONS,
+    RUNS,
     TENSOR_MARKS,
     Frame,
     NoTrace,
+    SourceValues,
+    builtins_of,
+    fact_of,
     is_config,
+    is_users_code,
     module_name,
+    names_of,
+    object_at,
     objects_for,
+    place_of,
+    present_names,
     registrations,
+    same_objects,
     scope_name,
     value_types,
 )
 from nbcache.torch_bridge.traces.observations import TraceObservations
+from nbcache.torch_bridge.traces.state_reads import check_executed_code
 from nbcache.torch_bridge.traces.trace_rows import (
     GLOBAL_STATE,
     Sources,
+    code_row,
+    code_tree,
+    globals_of_attempts,
     guard_row,
+    installed_globals,
     is_storable,
     without_skips,
 )
@@ -240,7 +237,7 @@ def _check_code(observations: TraceObservations) -> bool:
                 raise NoTrace(f"{code.co_qualname}() reads {', '.join(sorted(read))}")
             if _iterates_over_set(part):
                 raise NoTrace(f"{code.co_qualname}() may depend on the order of a set, which varies")
-            if not state_reads.is_users_code(code):
+            if not is_users_code(code):
                 texts -= {*part.co_names, *(text for text in part.co_consts if isinstance(text, str))}
     if named := _UNCOVERED & texts - {"__traceback__"}:  # Dynamo itself uses this name when it raises
         raise NoTrace(f"it reads {', '.join(sorted(named))} by name")

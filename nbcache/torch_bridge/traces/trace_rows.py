@@ -1,28 +1,46 @@
-"""Dynamo's sources and guards as rows of a trace, and a stored trace turned back into them."""
+"""Dynamo's sources, guards and generated code as rows of a trace, and a trace turned back into them."""
 
 from __future__ import annotations
 
 import builtins
 import dataclasses
+import inspect
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
 
-from nbcache.artifacts.traces import Trace, code_from, from_bytes, value_from, value_to
+from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, code_to, from_bytes, value_from, value_to
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.instructions import steps_of
-from nbcache.torch_bridge.traces.facts import Expression, expression_of
-from nbcache.torch_bridge.traces.object_digests import NoTrace, constant_from
+from nbcache.torch_bridge.traces.facts import (
+    Expression,
+    Frame,
+    NestedCode,
+    NoTrace,
+    builtins_of,
+    constant_from,
+    constant_to,
+    expression_of,
+    place_of,
+)
 
 __all__ = [
     "GLOBAL_STATE",
     "ReadTrace",
     "Sources",
+    "code_row",
+    "code_tree",
+    "globals_of_attempts",
     "guard_row",
+    "installed_globals",
     "is_storable",
     "read_trace",
+    "restored_code",
     "with_global_names",
     "without_skips",
 ]
@@ -266,3 +284,111 @@ def _source_rows(trace: Trace, names: Mapping[str, str]) -> Iterator[list[Any]]:
             yield [kind, base, {**fields, "global_name": names[fields["global_name"]]}]
         else:
             yield [kind, base, fields]
+
+
+def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
+    """Return generated code as JSON, with NestedCode in place of the original's nested code objects.
+
+    Raise NoTrace if it has another nested code object, whose docstring and lines are not facts.
+    """
+    indices = {id(nested): index for index, nested in enumerate(_nested_code(original))}
+
+    def placeholder(value: Any) -> Any:
+        if not isinstance(value, CodeType):
+            return value
+        if id(value) not in indices:
+            raise NoTrace(
+                f"it creates {value.co_qualname}(), whose code is not part of the traced function's"
+            )
+        return NestedCode(indices[id(value)])
+
+    return code_to(code.replace(co_consts=tuple(map(placeholder, code.co_consts))), constant_to)
+
+
+def restored_code(code: CodeType, original: CodeType) -> CodeType:
+    """Return stored code with the original's nested code, file and line.
+
+    Raise CorruptEntry if it has any other nested code.
+    """
+    nested = _nested_code(original)
+
+    def original_constant(value: Any) -> Any:
+        if isinstance(value, CodeType) or (isinstance(value, NestedCode) and value.index >= len(nested)):
+            raise corrupt("a trace creates a function whose code is not part of the traced one's")
+        return nested[value.index] if isinstance(value, NestedCode) else value
+
+    return code.replace(
+        co_consts=tuple(map(original_constant, code.co_consts)),
+        co_filename=original.co_filename,
+        co_firstlineno=original.co_firstlineno,
+    )
+
+
+def code_tree(code: CodeType) -> Iterator[CodeType]:
+    """Return a code object and all code objects that are nested in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from code_tree(constant)
+
+
+def _nested_code(code: CodeType) -> Sequence[CodeType]:
+    return [*code_tree(code)][1:]
+
+
+def installed_globals(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:
+    """Return rows [name, kind, place] for the globals that Dynamo has set for its code.
+
+    The place of a function that resumes after a graph break is its code, as JSON.
+    """
+    for cleanup in graph.cleanups:
+        name, value = cleanup.name, cleanup.scope[cleanup.name]
+        if name in graphs:
+            yield [name, "graph", ""]
+        elif name == graph.name_of_builtins_dict_key_in_fglobals:
+            yield [name, "builtins", ""]
+        elif (resume_code := _resume_code(value, frame)) is not None:
+            yield [
+                name,
+                RESUME_KINDS[bool(resume_code.co_freevars)],
+                json.dumps(code_row(resume_code, frame.code)),
+            ]
+        elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
+            yield [name, "module", value.__name__]
+        elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:
+            yield [name, "object", " ".join(place)]
+        else:
+            raise NoTrace(
+                f"its code reads a global of the type {type(value).__qualname__}, which Dynamo has set"
+            )
+
+
+def globals_of_attempts(
+    sources: Sources, values: Sequence[Any], frame: Frame, installed: Set[str]
+) -> Iterator[list[str]]:
+    """Return rows for the globals that earlier attempts to trace set to the built-in names."""
+    builtin_names = builtins_of(frame.scope)
+    for (kind, _, fields), value in zip(sources.rows, values, strict=True):
+        name = fields.get("global_name")
+        if kind == "GlobalSource" and value is builtin_names and name not in installed:
+            yield [name, "builtins", ""]
+
+
+def _resume_code(value: Any, frame: Frame) -> CodeType | None:
+    """Return the code with which a function, or its factory for a closure, resumes after a graph break."""
+    if not isinstance(value, types.FunctionType):
+        return None
+    code, scope = value.__code__, value.__globals__
+    if code.co_name == "_make_fn" and code.co_filename == _file_of_output_graph():
+        variables = inspect.getclosurevars(value).nonlocals
+        code, scope = variables["code"], variables["f_globals"]
+    if not code.co_name.startswith("torch_dynamo_resume_in_"):
+        return None
+    if scope is not frame.scope:
+        raise NoTrace("it has a graph break in a function of another module")
+    return code
+
+
+def _file_of_output_graph() -> str:
+    """Return the file of the torch module that defines the factory of resuming functions."""
+    return str(sys.modules["torch._dynamo.output_graph"].__file__)
