@@ -79,7 +79,7 @@ def test_a_fault_while_nbcache_watches_dynamo_costs_no_cell(run_cells: RunCells)
     fault = """
     from nbcache.torch_bridge.traces import observations
     def note_code(*arguments): raise KeyError("f_code")
-    observations.TraceObservations.note_code = note_code
+    observations.Observations.note_code = note_code
     """
     cells = [LOAD, "%nbcache config audit=0", SET_UP, COMPILE, TRAIN, REPORTS]
     failing = run_cells([LOAD, textwrap.dedent(fault), *cells[1:]])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import CellType, CodeType, FunctionType, ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, value_from
+from nbcache.artifacts.traces import RESUME_KINDS, code_from, value_from
 from nbcache.core.canonical_json import corrupt
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces.fact_checks import FittingTrace, note_sizes
+from nbcache.torch_bridge.traces.fact_checks import note_sizes
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
     RUNS,
@@ -27,28 +27,31 @@ from nbcache.torch_bridge.traces.trace_rows import ReadTrace, restored_code, wit
 __all__ = ["Adoption", "adopt", "load_graph"]
 
 
+@dataclass
 class Adoption:
     """Replaces Dynamo's output: code, guards, and the globals that were set for the code."""
 
-    def __init__(self, output: Any, cleanups: list[Any], scope: dict[str, Any], added: list[str]) -> None:
-        self.output = output
-        self._cleanups = cleanups
-        self._scope = scope
-        self._added = added
+    scope: dict[str, Any]
+    imported: list[str]
+    """Names of the globals that were set to modules."""
+    cleanups: list[Any] = field(default_factory=list)
+    """torch's cleanups of the other globals."""
+    output: Any = None
 
     def take_back(self) -> None:
         """Remove the globals that were set, because the code won't run."""
-        for cleanup in self._cleanups:
+        for cleanup in self.cleanups:
             if cleanup.name in cleanup.scope:
                 cleanup()
-        for name in self._added:
-            self._scope.pop(name, None)
-        self._cleanups.clear()
+        for name in self.imported:
+            self.scope.pop(name, None)
+        self.cleanups.clear()
 
 
 def adopt(
     torch: ModuleType,
-    fitting: FittingTrace,
+    read: ReadTrace,
+    source_values: Sequence[Any],
     frame: Frame,
     hooks: Any,
     cache_entries: Any,
@@ -58,74 +61,79 @@ def adopt(
     """Return an Adoption for a frame, with guards that torch has built and that pass.
 
     `load(key, inputs)` returns the compiled graph with an AOTAutograd key, and raises NoTrace if it is not
-    stored. The hook on torch's guard builder belongs to `places`.
+    stored. The hook on torch's guard builder belongs to `patches`.
     """
     import torch._dynamo.convert_frame as convert_frame
     import torch._dynamo.guards as guards
     import torch._dynamo.utils as utils
 
-    trace, names, sources = fitting.read.trace, fitting.read.names, fitting.read.sources
-    code = fitting.read.code
-    values = dict(zip(sources, fitting.values, strict=True))
-    inputs = [fitting.values[index] for index in trace.inputs]
+    trace, names, code = read.trace, read.names, read.code
+    values = dict(zip(read.sources, source_values, strict=True))
+    inputs = [source_values[index] for index in trace.inputs]
     _check_overlap(torch, inputs)
-    added = [name for name in trace.imports if name not in frame.scope]
-    cleanups: list[Any] = []
-    result = Adoption(None, cleanups, frame.scope, added)
+    result = Adoption(frame.scope, [name for name in trace.imports if name not in frame.scope])
+    no_shapes = guards._ShapeGuardsHelper([])
+
+    def global_value(kind: str, place: str) -> Any:
+        if kind in RESUME_KINDS:
+            return _resuming_function(kind, place, code, frame, names)
+        if kind == "graph":
+            return load(trace.autograd_key, inputs)
+        if kind == "builtins":
+            return builtins_of(frame.scope)
+        if kind == "module" and place in sys.modules:
+            return sys.modules[place]
+        if kind == "object":
+            return object_at(*place.split(" ", 1))
+        raise corrupt("a trace sets a global of an unknown kind")
+
+    def start_with_values(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.src_get_value_cache.update(
+            {source: value for source, value in values.items() if value is not ABSENT and value is not RUNS}
+        )
+
     try:
-        for name in added:
+        for name in result.imported:
             frame.scope[name] = sys.modules[trace.imports[name]]
         for name, kind, place in trace.installed:
-            if kind in RESUME_KINDS:
-                value: Any = _resuming_function(kind, place, code, frame, names)
-            else:
-                value = _global_value(kind, place, frame, trace, inputs, load)
-            cleanups.append(utils.CleanupHook.create(frame.scope, names[name], value))
-        graph = _output_graph(torch, fitting.read, frame, values)
-        graph.cleanups = cleanups
-        with _values_for_guards(guards, values, patches):
+            value = global_value(kind, place)
+            result.cleanups.append(utils.CleanupHook.create(frame.scope, names[name], value))
+        graph = _output_graph(torch, read, frame, values)
+        graph.cleanups = result.cleanups
+        shapes = guards.ShapeCodeParts(no_shapes, no_shapes, None, True, [])
+        fail_hook = hooks.guard_fail_fn if hooks else None
+        builder_patches = patches.within()
+        try:
+            builder_patches.hook(guards.GuardBuilder, "__init__", start_with_values)
             manager = guards.CheckFunctionManager(
-                frame.code,
-                graph,
-                cache_entries,
-                hooks.guard_fail_fn if hooks else None,
-                None,
-                shape_code_parts=_no_shape_guards(guards),
+                frame.code, graph, cache_entries, fail_hook, None, shape_code_parts=shapes
             )
+        finally:
+            builder_patches.restore()
         if not manager.guard_manager.check(frame.values):
             raise NoTrace("torch's guards do not hold")
-        output = convert_frame.DynamoOutput(
-            tracer_output=_Tracer(graph, frame.scope),
+        tracer = SimpleNamespace(
+            error_on_graph_break=False,
+            is_tracing_resume_prologue=False,
+            closure=None,
+            output_graph=graph,
+            output_graph_for_cleanup=graph,
+            f_globals=frame.scope,
+            _cleanup_output_graph=lambda: None,
+        )
+        result.output = convert_frame.DynamoOutput(
+            tracer_output=tracer,
             bytecode=restored_code(code, frame.code),
             pycode=[],
             last_attempt_start_time=None,
         )
-        output.__dict__["build_guards"] = lambda *args, **kwargs: manager
-        result.output = output
-        note_sizes(torch, fitting.read, fitting.values, frame)
+        result.output.__dict__["build_guards"] = lambda *args, **kwargs: manager
+        note_sizes(torch, read, source_values, frame)
         return result
     except BaseException:
         result.take_back()
         raise
-
-
-def _global_value(
-    kind: str,
-    place: str,
-    frame: Frame,
-    trace: Trace,
-    inputs: Sequence[Any],
-    load: Callable[[str, Sequence[Any]], Callable[..., Any]],
-) -> Any:
-    if kind == "graph":
-        return load(trace.autograd_key, inputs)
-    if kind == "builtins":
-        return builtins_of(frame.scope)
-    if kind == "module" and place in sys.modules:
-        return sys.modules[place]
-    if kind == "object":
-        return object_at(*place.split(" ", 1))
-    raise corrupt("a trace sets a global of an unknown kind")
 
 
 def _resuming_function(
@@ -153,29 +161,6 @@ def _check_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:
     allocated = [address for address in addresses if address]
     if len({*allocated}) != len(allocated):
         raise NoTrace("some of its inputs share memory")
-
-
-def _no_shape_guards(guards: ModuleType) -> Any:
-    nothing = guards._ShapeGuardsHelper([])
-    return guards.ShapeCodeParts(nothing, nothing, None, True, [])
-
-
-@contextmanager
-def _values_for_guards(guards: ModuleType, values: dict[Any, Any], patches: Patches) -> Iterator[None]:
-    """Let torch's guard builder start with the values of sources that the check has read."""
-
-    def init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self.src_get_value_cache.update(
-            {source: value for source, value in values.items() if value is not ABSENT and value is not RUNS}
-        )
-
-    installed = patches.within()
-    try:
-        installed.hook(guards.GuardBuilder, "__init__", init)
-        yield
-    finally:
-        installed.restore()
 
 
 def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapping[Any, Any]) -> Any:
@@ -237,21 +222,6 @@ def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapp
             return {}
 
     return Graph()
-
-
-class _Tracer:
-    """Replaces Dynamo's tracer output."""
-
-    error_on_graph_break = False
-    is_tracing_resume_prologue = False
-    closure = None
-
-    def __init__(self, graph: Any, scope: dict[str, Any]) -> None:
-        self.output_graph = self.output_graph_for_cleanup = graph
-        self.f_globals = scope
-
-    def _cleanup_output_graph(self) -> None:
-        """Do nothing, since there is no graph to clean up."""
 
 
 def load_graph(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -34,7 +34,7 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace
 
-__all__ = ["FittingTrace", "check_facts", "note_sizes"]
+__all__ = ["check_facts", "note_sizes"]
 
 _SHOWN_DIGESTS = ("bool ", "int ", "float ", "str ", "NoneType ")
 """Prefixes of the digests that contain the value itself."""
@@ -44,16 +44,8 @@ _VALUE_GUARDS = ("CONSTANT_MATCH", "EQUALS_MATCH")
 _OTHER_TENSOR = "another kind of tensor than before (its shape, type, layout, device or gradient)"
 
 
-class FittingTrace:
-    """A stored trace whose facts all hold, and the values of its sources."""
-
-    def __init__(self, read: ReadTrace, values: Sequence[Any]) -> None:
-        self.read = read
-        self.values = values
-
-
-def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool = True) -> FittingTrace:
-    """Return a trace whose facts hold for this frame; otherwise raise NoTrace with a fact that does not.
+def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool) -> Sequence[Any]:
+    """Return the values of a trace's sources if its facts hold; otherwise raise NoTrace, which names one.
 
     If `thorough`, it names the most informative of them, else the first, which is faster. A check imports
     and changes nothing, and runs no code of the trace.
@@ -93,13 +85,12 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
         raise max(changed, key=_Changed.rank).reason()
     for place, digest in facts.items():
         if place.startswith("$"):
-            if (current := objects.digest(os.environ.get(place[1:]))) != digest:
-                raise _Changed(f"the environment variable {place[1:]}", None, digest, current).reason()
+            subject, value = f"the environment variable {place[1:]}", os.environ.get(place[1:])
         else:
             module, _, name = place.partition(" ")
-            value = object_at(module, name)
-            if (current := objects.digest(value)) != digest:
-                raise _Changed(f"{name} of {module}", value, digest, current).reason()
+            subject, value = f"{name} of {module}", object_at(module, name)
+        if (current := objects.digest(value)) != digest:
+            raise _Changed(subject, value, digest, current).reason()
     if objects.identity != identity:
         raise NoTrace("two names that referred to one object now refer to two, or the reverse")
     if registrations(torch, objects) != registered:
@@ -110,11 +101,10 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
                 f"{_name_in_words(sources[number])} shares its object with another name, or no longer does"
             )
     _check_names(objects, trace, frame)
-    if _would_be_dynamic(
-        torch, {source.name: value for source, value in zip(sources, values, strict=True)}, frame
-    ):
+    values_by_name = {source.name: value for source, value in zip(sources, values, strict=True)}
+    if _would_be_dynamic(torch, values_by_name, frame):
         raise NoTrace("its sizes or numbers have varied: torch would make them dynamic")
-    return FittingTrace(read, values)
+    return values
 
 
 def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
@@ -126,9 +116,8 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
         scope = scope_of(module, frame.scope)
         if scope is None:
             raise NoTrace(f"the module {module} is not imported yet")
-        for (name, stored), (_, current) in zip(
-            rows, names_of(objects, scope, [row[0] for row in rows]), strict=True
-        ):
+        now = names_of(objects, scope, [name for name, _ in rows])
+        for (name, stored), (_, current) in zip(rows, now, strict=True):
             if stored != current:
                 subject = f"the name {name}" + (f" of {module}" if module else "")
                 raise _Changed(subject, None, stored, current).reason()
@@ -207,7 +196,7 @@ def _globals_of_trace(read: ReadTrace, frame: Frame) -> dict[str, Any]:
 def _would_be_dynamic(torch: ModuleType, values: Mapping[str, Any], frame: Frame) -> bool:
     """Return whether torch would now trace the function with dynamic sizes or numbers.
 
-    `met` maps torch's names of tensors and numbers to their values.
+    `values` maps torch's names of tensors and numbers to their values.
     """
     import torch._dynamo.pgo as pgo
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from types import CodeType, ModuleType
@@ -41,7 +41,7 @@ from nbcache.torch_bridge.traces.adoption import Adoption, adopt, load_graph
 from nbcache.torch_bridge.traces.fact_checks import check_facts
 from nbcache.torch_bridge.traces.facts import Frame, NoTrace
 from nbcache.torch_bridge.traces.frame_keys import key_of, options_of
-from nbcache.torch_bridge.traces.observations import TraceObservations, observe
+from nbcache.torch_bridge.traces.observations import Observations, observe
 from nbcache.torch_bridge.traces.recording import make_trace
 from nbcache.torch_bridge.traces.state_reads import ExecutedCode
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace, read_trace
@@ -71,31 +71,42 @@ _RESUME_LINE = re.compile(r"(?<=torch_dynamo_resume_in_)(\w+?)_at_\d+")
 """Line number in the name of a function that resumes after a graph break."""
 
 
-class _FrameCompile:
+@dataclass
+class _Compile:
     """One compile of a frame on this thread."""
 
-    def __init__(self, hooks: Any, cache_entries: Any) -> None:
-        self.hooks = hooks
-        self.cache_entries = cache_entries
-        self.key = ""
-        """The key of the frame."""
-        self.place = ""
-        """Digest of the frame and of everything that has run before it."""
-        self.adoption: Adoption | None = None
-        self.observations: TraceObservations | None = None
-        """Observations, while Dynamo traces for a recording."""
-        self.graphs: dict[str, str] = {}
-        """Name of a compiled function → AOTAutograd's key of its graph; empty if that key is insufficient."""
-        self.graph = ""
-        """Name of the function that is being compiled."""
-        self.inputs: list[Any] = []
-        """Sources of its graph's inputs."""
-        self.backend_seconds = 0.0
-        """Seconds that torch spent on compiling graphs during the tracing."""
-        self.graph_break: Any = None
-        """torch's record of the graph break at the end of the frame."""
-        self.audited: tuple[str, Trace] | None = None
-        """Digest of a stored artifact that fits, and its trace, if this compile audits it."""
+    hooks: Any
+    cache_entries: Any
+    key: str = ""
+    """The key of the frame."""
+    place: str = ""
+    """Digest of the frame and of everything that has run before it."""
+    adoption: Adoption | None = None
+    observations: Observations | None = None
+    """Observations, while Dynamo traces for a recording."""
+    graphs: dict[str, str] = field(default_factory=dict)
+    """Name of a compiled function → AOTAutograd's key of its graph; empty if that key is insufficient."""
+    graph: str = ""
+    """Name of the function that is being compiled."""
+    inputs: Sequence[Any] = ()
+    """Sources of its graph's inputs."""
+    backend_seconds: float = 0.0
+    """Seconds that torch spent on compiling graphs during the tracing."""
+    seconds: float = 0.0
+    """Seconds of the tracing, without those."""
+    graph_break: Any = None
+    """torch's record of the graph break at the end of the frame."""
+    audited: tuple[str, Trace] | None = None
+    """Digest of a stored artifact that fits, and its trace, if this compile audits it."""
+
+
+@dataclass
+class _Trial:
+    """A trace of the sample, which the kernel records once and then adopts once while it is idle."""
+
+    artifact: Artifact | None = None
+    result: float | None = None
+    """Result of the sample when torch traced it."""
 
 
 class Traces:
@@ -115,8 +126,11 @@ class Traces:
         self._reruns = Reruns(session)
         self._draw = random.SystemRandom().random()  # leaves the user's random stream alone
         self._has_audited = False
-        self._read_ahead = ReadAhead(session)
-        self._trials = Trials(self._is_on, self._fail)
+        self._has_tried = False
+        self._read_ahead: dict[str, ReadTrace] = {}
+        """Digest of an artifact → its trace."""
+        self._read_digests: set[str] = set()
+        self._read_bytes = 0
 
     def off_because(self) -> str:
         """Return why this kernel can't use traces under any setting, as a clause; empty if it can."""
@@ -133,7 +147,7 @@ class Traces:
             __tracebackhide__ = True
             if not self._is_on():
                 return original(*args, **kwargs)
-            call, outer_call = _FrameCompile(args[9], args[11]), self._call()
+            call, outer_call = _Compile(args[9], args[11]), self._call()
             self._here.call = call
             try:
                 return original(*args, **kwargs)
@@ -164,7 +178,7 @@ class Traces:
                 return trace()
             if (output := self._adopt(call, frame, backend)) is not None:
                 return output
-            if self._trials.now is None and (is_restoring_only() or self._is_known_without(call)):
+            if self._trial is None and (is_restoring_only() or self._is_known_without(call)):
                 return trace()
             if call.audited is None and not ExecutedCode.is_possible():
                 self._log_refusal(code, NoTrace("a profiler runs"))
@@ -216,16 +230,55 @@ class Traces:
         self._guarded = patches
 
     def steps(self, run_sample: Callable[[], float | None]) -> Steps:
-        """Yield steps of work for idle times; for `run_sample`, see `Trials.steps`."""
-        yield from self._trials.steps(run_sample)
-        if self._is_on():
-            yield from self._read_ahead.steps()
+        """Yield steps of work for idle times: try traces on the sample, once, and read stored traces.
+
+        `run_sample` compiles the sample from stored artifacts and returns its result; None if it can't.
+        """
+        if self._is_on() and not self._has_tried:
+            self._has_tried = True
+            trial = _Trial()
+            for step in ("record a trace", "adopt a trace"):
+                yield Slice(step, partial(self._run_trial, trial, run_sample))
+        if not self._is_on():
+            return
+        for artifact in self._session.cache.at_hand(_TYPE):
+            total = self._read_bytes + len(artifact.content)
+            if artifact.digest not in self._read_digests and total <= _MOST_BYTES:
+                self._read_digests.add(artifact.digest)
+                self._read_bytes = total
+                yield Slice("read a trace", partial(self._read, artifact))
+
+    def _run_trial(self, trial: _Trial, run_sample: Callable[[], float | None]) -> None:
+        """Record or adopt the trace of the sample."""
+        self._here.trial = trial
+        try:
+            if (result := run_sample()) is None:  # its artifacts are gone, or another thread compiles
+                return
+            if trial.result not in (None, result):
+                raise RuntimeError(f"an adopted trace returns {result} instead of {trial.result}")
+            trial.result = result
+        except Exception as error:
+            self._fail("trying a trace on a sample", error)
+        finally:
+            self._here.trial = None
+
+    def _read(self, artifact: Artifact) -> None:
+        try:
+            self._read_ahead[artifact.digest] = read_trace(artifact.content)
+        except (FormatError, NoTrace) as error:  # `_adopt` reports it
+            logger.debug("a trace cannot be read: %s", error)
 
     # --- what they do ---------------------------------------------------------------------------
 
-    def _call(self) -> _FrameCompile | None:
-        call: _FrameCompile | None = getattr(self._here, "call", None)
+    def _call(self) -> _Compile | None:
+        call: _Compile | None = getattr(self._here, "call", None)
         return call
+
+    @property
+    def _trial(self) -> _Trial | None:
+        """The trial that this thread runs; None while the thread runs the user's code."""
+        trial: _Trial | None = getattr(self._here, "trial", None)
+        return trial
 
     def _is_on(self) -> bool:
         return not self._off and self._session.settings.trace != "off" and self._serving()
@@ -241,9 +294,9 @@ class Traces:
             self._fail("finding the key of a trace", error)
         return ""
 
-    def _find_place(self, call: _FrameCompile) -> bool:
+    def _find_place(self, call: _Compile) -> bool:
         """Return whether nbcache knows everything that has run before a frame; set the frame's place."""
-        if self._trials.now is not None:
+        if self._trial is not None:
             return True
         try:
             call.place = self._reruns.place(call.key)
@@ -254,12 +307,12 @@ class Traces:
             self._session.emit(FrameTraced(**stamp(), reason=_UNKNOWN_PROGRAM))
         return bool(call.place)
 
-    def _candidates(self, call: _FrameCompile) -> Iterator[tuple[Artifact, bool]]:
+    def _candidates(self, call: _Compile) -> Iterator[tuple[Artifact, bool]]:
         """Yield the traces to try, each with whether torch made it after the same program.
 
         The last one may be of another program: its facts say what has changed.
         """
-        if (trial := self._trials.now) is not None:
+        if (trial := self._trial) is not None:
             yield from () if trial.artifact is None else [(trial.artifact, True)]
             return
         stored, digests = self._session.find(_TYPE, call.key), self._reruns.traces(call.key, call.place)
@@ -268,7 +321,7 @@ class Traces:
         yield from ((artifact, True) for artifact in fitting[:_MOST_CANDIDATES])
         yield from ((artifact, False) for artifact in different[:1])
 
-    def _is_known_without(self, call: _FrameCompile) -> bool:
+    def _is_known_without(self, call: _Compile) -> bool:
         """Return whether the function is known to have no trace after the same program."""
         return not self._draws_audit() and bool(self._session.find(NO_TRACE, call.place))
 
@@ -285,7 +338,7 @@ class Traces:
         is_first, self._has_audited = not self._has_audited, True
         return self._session.settings.trace == "audit" or (self._draws_audit() and is_first)
 
-    def _adopt(self, call: _FrameCompile, frame: Frame, backend: Any) -> Any:
+    def _adopt(self, call: _Compile, frame: Frame, backend: Any) -> Any:
         """Return a Dynamo output from a trace; None if no trace fits, or the one that fits is audited."""
         self._session.emit(SpanStarted(**stamp(), name=_SPAN))
         load = partial(load_graph, options_of(self._torch, backend))
@@ -297,19 +350,17 @@ class Traces:
                 if self._session.find(DIFFERS, digest):
                     continue  # an audit has found a difference
                 try:
-                    candidate = self._read_ahead.pop(digest, artifact.content)
-                    if (trace := candidate.trace).key != key:
-                        raise corrupt(
-                            f"a trace of {trace.function}() is stored under the key of another function"
-                        )
-                    fitting = check_facts(self._torch, candidate, frame, thorough=number == 0)
+                    read = self._read_ahead.pop(digest, None) or read_trace(artifact.content)
+                    if (trace := read.trace).key != key:
+                        raise corrupt(f"a trace of {trace.function}() has the key of another function")
+                    values = check_facts(self._torch, read, frame, thorough=number == 0)
                     if not is_rerun:
                         raise NoTrace(_OTHER_PROGRAM)
-                    if (trial := self._trials.now) is None and self._audits():
+                    if (trial := self._trial) is None and self._audits():
                         call.audited = digest, trace
                         return None
                     call.adoption = adopt(
-                        self._torch, fitting, frame, call.hooks, call.cache_entries, load, self._guarded
+                        self._torch, read, values, frame, call.hooks, call.cache_entries, load, self._guarded
                     )
                 except (NoTrace, Unknown, RecursionError) as why:
                     reasons.append(why)
@@ -318,17 +369,16 @@ class Traces:
                     self._session.rejected(_TYPE, key, error)
                     continue
                 if trial is not None:
-                    trial.check(self._torch, call.adoption, frame)
+                    _check_trial(self._torch, call.adoption, frame)
                     return call.adoption.output
                 self._session.cache.mark_restored(_TYPE, key)
                 count_and_record(self._session, artifact, made=False)
                 self._reruns.note(key, call.place, digest)
-                facts = len(trace.facts) + len(trace.names)
                 self._session.emit(
                     TraceAdopted(
                         **stamp(),
                         guards=len(trace.guards),
-                        facts=facts,
+                        facts=len(trace.facts) + len(trace.names),
                         once_seconds=trace.seconds,
                         graph_break_reason=_graph_break(self._session, trace, frame.code),
                     )
@@ -348,10 +398,10 @@ class Traces:
             self._session.emit(FrameTraced(**stamp(), reason=reason, names_cause=names_cause))
         return None
 
-    def _trace(self, call: _FrameCompile, frame: Frame, trace: Callable[[], Any]) -> Any:
+    def _trace(self, call: _Compile, frame: Frame, trace: Callable[[], Any]) -> Any:
         """Let Dynamo trace; record or audit the trace as soon as torch has built the guards."""
         __tracebackhide__ = True
-        call.observations = observations = TraceObservations()
+        call.observations = observations = Observations()
         thread = threading.get_ident()
         utils = sys.modules["torch._dynamo.utils"]
         breaks = len(utils.graph_break_reasons)
@@ -359,7 +409,7 @@ class Traces:
         executed = ExecutedCode(notes=call.audited is None)  # recording is slow, and an audit needs none
         with observe(observations, lambda: threading.get_ident() == thread, executed, self._watched):
             output = trace()
-        seconds = time.perf_counter() - start - call.backend_seconds
+        call.seconds = time.perf_counter() - start - call.backend_seconds
         call.observations = None
         if observations.fault is not None:
             self._fail("watching Dynamo trace", observations.fault)
@@ -370,29 +420,25 @@ class Traces:
         def build_guards(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             built = build(*args, **kwargs)
-            self._record(call, frame, output, observations, seconds)
+            self._record(call, frame, output, observations)
             return built
 
         output.__dict__["build_guards"] = build_guards
         return output
 
-    def _record(
-        self, call: _FrameCompile, frame: Frame, output: Any, observations: TraceObservations, seconds: float
-    ) -> None:
+    def _record(self, call: _Compile, frame: Frame, output: Any, observations: Observations) -> None:
         """Store the trace of a frame, or that it has none. Raise nothing, since torch calls this."""
         try:
             try:
-                self._store(call, frame, output, observations, seconds)
+                self._store(call, frame, output, observations)
             except (NoTrace, Unknown, FormatError, RecursionError) as why:
                 self._log_refusal(frame.code, why)
-                if call.audited is None and self._trials.now is None:
+                if call.audited is None and self._trial is None:
                     self._session.cache.record(NO_TRACE, call.place, str(why).encode(), made=True)
         except Exception as error:
             self._fail("recording a trace", error)
 
-    def _store(
-        self, call: _FrameCompile, frame: Frame, output: Any, observations: TraceObservations, seconds: float
-    ) -> None:
+    def _store(self, call: _Compile, frame: Frame, output: Any, observations: Observations) -> None:
         """Store the trace of a frame, or compare it with the audited one; raise NoTrace if it has none."""
         if not all(call.graphs.values()):
             raise NoTrace("its graph depends on state that torch's keys do not cover")
@@ -400,9 +446,9 @@ class Traces:
         if call.audited is not None:
             self._compare(call, *call.audited, trace)
             return
-        trace = replace(trace, seconds=round(seconds, 3), **_graph_break_fields(call.graph_break, frame.code))
+        trace = replace(trace, seconds=round(call.seconds, 3), **_break_fields(call.graph_break, frame.code))
         artifact = Artifact(_TYPE, call.key, to_bytes(trace))
-        if (trial := self._trials.now) is not None:
+        if (trial := self._trial) is not None:
             trial.artifact = artifact
             return
         newest = self._session.find(_TYPE, call.key)[:1]  # usually, an edit elsewhere changes no trace
@@ -411,20 +457,15 @@ class Traces:
         count_and_record(self._session, artifact, made=is_new)
         self._reruns.note(call.key, call.place, artifact.digest)
 
-    def _compare(self, call: _FrameCompile, digest: str, stored: Trace, traced: Trace) -> None:
-        """Report whether a stored trace equals torch's; if it doesn't, stop using traces."""
-        differs = difference(stored, traced)
-        self._session.emit(TraceAudited(**stamp(), differs=differs))
-        name = f"{stored.function}()"
-        if not differs:
+    def _compare(self, call: _Compile, digest: str, stored: Trace, traced: Trace) -> None:
+        """Compare a stored trace with torch's; if they differ, notify the user and stop using traces here."""
+        parts = difference(stored, traced)
+        self._session.emit(TraceAudited(**stamp(), differs=parts))
+        if not parts:
             self._reruns.note(call.key, call.place, digest)
-            logger.info("%s was traced to audit its trace, which agrees", name)
+            logger.info("%s() was traced to audit its trace, which agrees", stored.function)
             return
-        logger.info("the trace of %s differs: %s; stored: %s; traced: %s", name, differs, stored, traced)
-        self._reject_trace(stored, digest, differs)
-
-    def _reject_trace(self, stored: Trace, digest: str, parts: str) -> None:
-        """Remove a wrong trace from the stores, stop using traces in this kernel, and notify the user."""
+        logger.info("%s() differs: %s; stored: %s; traced: %s", stored.function, parts, stored, traced)
         self._off = True
         session, key = self._session, stored.key
         session.cache.give_up(_TYPE, key, f"{parts} differ")
@@ -450,12 +491,22 @@ class Traces:
             f"this kernel uses no traces from now on: {action} failed, please report it: {error!r}"
         )
 
-    def _give_up(self, call: _FrameCompile, error: Exception) -> None:
+    def _give_up(self, call: _Compile, error: Exception) -> None:
         """Undo the adoption of a trace after torch failed to use it."""
         adoption, call.adoption = call.adoption, None
         if adoption is not None:
             adoption.take_back()
         self._fail("going on with a trace", error)
+
+
+def _check_trial(torch: ModuleType, adoption: Adoption, frame: Frame) -> None:
+    """Raise RuntimeError if the guards of an adopted trace also pass for inputs of another type."""
+    other = {
+        name: value.to(torch.int32) if isinstance(value, torch.Tensor) else value
+        for name, value in frame.values.items()
+    }
+    if adoption.output.build_guards().guard_manager.check(other):
+        raise RuntimeError("the guards of an adopted trace hold for another dtype")
 
 
 def _graph_break(session: Session, trace: Trace, code: CodeType) -> str | None:
@@ -466,7 +517,7 @@ def _graph_break(session: Session, trace: Trace, code: CodeType) -> str | None:
     return break_text(session, trace.break_reason, code.co_filename, line)
 
 
-def _graph_break_fields(reason: Any, code: CodeType) -> dict[str, Any]:
+def _break_fields(reason: Any, code: CodeType) -> dict[str, Any]:
     """Return a trace's fields for the graph break at the end of this code."""
     if reason is None:
         return {}
@@ -521,66 +572,6 @@ class Reruns:
         self._session.cache.record(RERUN, key, content, made=is_new)
 
 
-class Trial:
-    """A trace of the sample, which is recorded once and then adopted once."""
-
-    def __init__(self) -> None:
-        self.artifact: Artifact | None = None
-        self.result: float | None = None
-        """Result of the sample when torch traced it."""
-
-    def check(self, torch: ModuleType, adopt: Adoption, frame: Frame) -> None:
-        """Raise RuntimeError if the guards of an adopted trace also pass for inputs of another type."""
-        other = {
-            name: value.to(torch.int32) if isinstance(value, torch.Tensor) else value
-            for name, value in frame.values.items()
-        }
-        if adopt.output.build_guards().guard_manager.check(other):
-            raise RuntimeError("the guards of an adopted trace hold for another dtype")
-
-
-class Trials:
-    """The trial of a kernel, while no cell runs. `fail(action, error)` disables traces."""
-
-    def __init__(self, is_on: Callable[[], bool], fail: Callable[[str, Exception], None]) -> None:
-        self._is_on = is_on
-        self._fail = fail
-        self._here = threading.local()
-        self._is_done = False
-
-    @property
-    def now(self) -> Trial | None:
-        """The trial that this thread runs; None while the thread runs the user's code."""
-        trial: Trial | None = getattr(self._here, "trial", None)
-        return trial
-
-    def steps(self, run_sample: Callable[[], float | None]) -> Steps:
-        """Yield the steps of the trial, once in each kernel.
-
-        `run_sample` compiles the sample from stored artifacts and returns its result; None if that is
-        impossible.
-        """
-        if self._is_on() and not self._is_done:
-            self._is_done = True
-            trial = Trial()
-            for step in ("record a trace", "adopt a trace"):
-                yield Slice(step, partial(self._run, trial, run_sample))
-
-    def _run(self, trial: Trial, run_sample: Callable[[], float | None]) -> None:
-        """Record or adopt the trace of the sample."""
-        self._here.trial = trial
-        try:
-            if (result := run_sample()) is None:  # its artifacts are gone, or another thread compiles
-                return
-            if trial.result not in (None, result):
-                raise RuntimeError(f"an adopted trace returns {result} instead of {trial.result}")
-            trial.result = result
-        except Exception as error:
-            self._fail("trying a trace on a sample", error)
-        finally:
-            self._here.trial = None
-
-
 def difference(stored: Trace, traced: Trace) -> str:
     """Return the name, a plural, of a part in which two traces differ; empty if they are equivalent.
 
@@ -607,20 +598,13 @@ def _parts_to_compare(trace: Trace) -> Iterator[tuple[str, Any]]:
         row = [kind, None if base is None else sources[base], _normal_form(fields, names, sources)]
         sources.append(sha256(_text(row).encode("utf-8", "surrogatepass")))
     yield "its instructions", _text(_normal_form(trace.code, names))
-    yield (
-        "the globals that its code reads",
-        [[kind, _normal_place(kind, place)] for _, kind, place in trace.installed],
-    )
+    places = [[kind, _normal_place(kind, place)] for _, kind, place in trace.installed]
+    yield "the globals that its code reads", places
     yield "the modules that its code reads", trace.imports
     yield "the keys of its graph", trace.autograd_key
     yield "the inputs of its graph", [sources[index] for index in trace.inputs]
-    yield (
-        "its guards",
-        sorted(
-            _text([sources[index], kind, _normal_form(more, names, sources)])
-            for index, kind, *more in trace.guards
-        ),
-    )
+    guards = [[sources[index], _normal_form(row, names, sources)] for index, *row in trace.guards]
+    yield "its guards", sorted(map(_text, guards))
     yield "the sizes that it guards", sorted(_text([sources[index], *row]) for index, *row in trace.shapes)
     yield "the keys that it guards in order", sorted(sources[index] for index in trace.key_order)
     yield "its side effects", trace.replayed
@@ -648,33 +632,3 @@ def _normal_place(kind: str, place: str) -> Any:
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-class ReadAhead:
-    """Traces of this notebook, which are read while the kernel is idle."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._read: dict[str, ReadTrace] = {}
-        """Digest of an artifact → its trace."""
-        self._met: set[str] = set()
-        self._bytes = 0
-
-    def steps(self) -> Steps:
-        """Yield steps that read the traces that the session has loaded so far."""
-        for artifact in self._session.cache.at_hand("trace"):
-            more = self._bytes + len(artifact.content)
-            if artifact.digest not in self._met and more <= _MOST_BYTES:
-                self._met.add(artifact.digest)
-                self._bytes = more
-                yield Slice("read a trace", partial(self._keep, artifact.digest, artifact.content))
-
-    def pop(self, digest: str, content: bytes) -> ReadTrace:
-        """Return the trace with this digest, as `read_trace` does."""
-        return self._read.pop(digest, None) or read_trace(content)
-
-    def _keep(self, digest: str, content: bytes) -> None:
-        try:
-            self._read[digest] = read_trace(content)
-        except (FormatError, NoTrace) as error:  # `_adopt` reports it
-            logger.debug("a trace cannot be read: %s", error)

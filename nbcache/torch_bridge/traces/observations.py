@@ -16,7 +16,7 @@ from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.traces.state_reads import TORCH_PACKAGES, ExecutedCode
 from nbcache.torch_bridge.traces.trace_rows import without_skips
 
-__all__ = ["TraceObservations", "observe"]
+__all__ = ["Observations", "observe"]
 
 _LAZY = frozenset({"LazyConstantVariable", "LazyVariableTracker"})
 """Trackers whose value Dynamo may not have looked at: it replaces them as soon as it does."""
@@ -44,7 +44,7 @@ _MAX_DEPTH = 3
 """Depth of nesting from which a container is an object like any other."""
 
 
-class TraceObservations:
+class Observations:
     """Variable trackers, objects and code that Dynamo used in one tracing."""
 
     def __init__(self) -> None:
@@ -223,7 +223,7 @@ def _flag_sizes() -> dict[type, int]:
 
 @contextmanager
 def observe(
-    observations: TraceObservations, is_here: Callable[[], bool], executed: ExecutedCode, patches: Patches
+    observations: Observations, is_here: Callable[[], bool], executed: ExecutedCode, patches: Patches
 ) -> Iterator[None]:
     """Record what Dynamo does on threads where `is_here`, and the code that Python executes.
 

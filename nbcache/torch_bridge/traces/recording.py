@@ -50,7 +50,7 @@ from nbcache.torch_bridge.traces.facts import (
     scope_name,
     value_types,
 )
-from nbcache.torch_bridge.traces.observations import TraceObservations
+from nbcache.torch_bridge.traces.observations import Observations
 from nbcache.torch_bridge.traces.state_reads import check_executed_code
 from nbcache.torch_bridge.traces.trace_rows import (
     GLOBAL_STATE,
@@ -89,7 +89,7 @@ def make_trace(
     key: str,
     frame: Frame,
     output: Any,
-    observations: TraceObservations,
+    observations: Observations,
     graphs: Mapping[str, str],
     inputs: Sequence[Any],
 ) -> Trace:
@@ -214,7 +214,7 @@ def _check_graph(graph: Any, graphs: Mapping[str, str]) -> None:
         raise NoTrace("AOTAutograd has added guards")
 
 
-def _check_code(observations: TraceObservations) -> bool:
+def _check_code(observations: Observations) -> bool:
     """Raise NoTrace for code that reads state without a fact; return whether `inspect` reads annotations."""
     reads_annotations = False
     texts = {*observations.texts()}
@@ -244,9 +244,7 @@ def _check_code(observations: TraceObservations) -> bool:
     return reads_annotations
 
 
-def _uses_of_unwrap(
-    observations: TraceObservations, sources: Sources, values: Sequence[Any]
-) -> Iterator[Any]:
+def _uses_of_unwrap(observations: Observations, sources: Sources, values: Sequence[Any]) -> Iterator[Any]:
     """Yield functions that only `inspect.unwrap` calls, which uses them to detect cycles."""
     for function in (id, sys.getrecursionlimit):
         callers = [code for code, _ in observations.codes.values() if function.__name__ in code.co_names]
@@ -303,7 +301,7 @@ def _check_value(objects: Objects, value: Any, inlined: Set[int], *, in_order: b
     state_reads.check_call(value, inlined)
 
 
-def _environment_variables(observations: TraceObservations) -> set[str]:
+def _environment_variables(observations: Observations) -> set[str]:
     """Return the environment variables that traced code reads."""
     names: set[str] = set()
     for code, scope in observations.codes.values():
@@ -378,7 +376,7 @@ def _module_of(scope: dict[str, Any], frame: Frame) -> str:
     raise NoTrace(f"it calls code of {scope.get('__name__')}, which is not an imported module")
 
 
-def _name_rows(objects: Objects, frame: Frame, observations: TraceObservations) -> Iterator[list[Any]]:
+def _name_rows(objects: Objects, frame: Frame, observations: Observations) -> Iterator[list[Any]]:
     """Return rows [module, name, digest] for the names that traced code reads."""
     read: dict[str, tuple[dict[str, Any], set[str]]] = {}
     for code, scope in observations.codes.values():
@@ -390,7 +388,7 @@ def _name_rows(objects: Objects, frame: Frame, observations: TraceObservations) 
         yield from ([module, *row] for row in names_of(objects, scope, sorted(names_read)))
 
 
-def _attribute_names(observations: TraceObservations, values: Iterable[Any]) -> set[str]:
+def _attribute_names(observations: Observations, values: Iterable[Any]) -> set[str]:
     """Return the names of attributes that may have been read from a module.
 
     Code reads them, and so does `isinstance` for each protocol among `values`.
@@ -406,7 +404,7 @@ def _attribute_names(observations: TraceObservations, values: Iterable[Any]) -> 
     return names
 
 
-def _places_in_modules(observations: TraceObservations, names: Set[str]) -> Iterator[tuple[str, str]]:
+def _places_in_modules(observations: Observations, names: Set[str]) -> Iterator[tuple[str, str]]:
     """Return the places (module, name) that code may have read in modules without a source."""
     modules = {module_name(module): module for module in observations.modules_without_source()}
     if "" in modules:
