@@ -58,7 +58,7 @@ __all__ = [
     "value_types",
 ]
 
-IGNORED = frozenset({"_torchdynamo_wrapper_id"})
+_IGNORED_ATTRIBUTES = frozenset({"_torchdynamo_wrapper_id"})
 """Attributes in which Dynamo numbers its compiles; digests ignore them."""
 COUNTERS = frozenset({"next_id"})
 """Attributes in which torch's classes count their instances; digests ignore them."""
@@ -83,11 +83,8 @@ _OF_OPERATORS = frozenset(
 )
 """Attributes that torch itself sets on its operators."""
 _TRACING_RULES = (
-    "_allowed_callable_ids",
-    "_disallowed_callable_ids",
-    "_leaf_function_ids",
-    "_nonstrict_trace_callable_ids",
-    "_polyfilled_function_ids",
+    *("_allowed_callable_ids", "_disallowed_callable_ids", "_leaf_function_ids"),
+    *("_nonstrict_trace_callable_ids", "_polyfilled_function_ids"),
 )
 """Names of Dynamo's sets of function ids, each with its own rule for tracing these functions."""
 _COMPARING = ("__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__")
@@ -209,7 +206,7 @@ def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
     counters = {torch.utils.hooks.RemovableHandle: COUNTERS}
     return Objects(
         [_rule(torch)],
-        IGNORED,
+        _IGNORED_ATTRIBUTES,
         values,
         annotations=annotations,
         counters=counters,
@@ -350,18 +347,14 @@ def _tensor(torch: ModuleType, objects: Objects, tensor: Any) -> str:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return ""
     marks = {name: value for name, value in vars(tensor).items() if name not in TENSOR_MARKS}
-    return " ".join(
-        map(
-            str,
-            (
-                *("tensor", type(tensor).__name__, tensor.dtype, tensor.device, tuple(tensor.shape)),
-                *(tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()),
-                *(tensor.data_ptr() % 64, tensor.requires_grad, tensor.is_leaf, tensor._is_view()),
-                torch._C._dispatch_keys(tensor).raw_repr(),
-                *(len(tensor._backward_hooks or ()), objects.digest(marks)),
-            ),
-        )
+    parts = (
+        *("tensor", type(tensor).__name__, tensor.dtype, tensor.device, tuple(tensor.shape)),
+        *(tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()),
+        *(tensor.data_ptr() % 64, tensor.requires_grad, tensor.is_leaf, tensor._is_view()),
+        torch._C._dispatch_keys(tensor).raw_repr(),
+        *(len(tensor._backward_hooks or ()), objects.digest(marks)),
     )
+    return " ".join(map(str, parts))
 
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
@@ -467,7 +460,7 @@ def _compile_expression(expression: str) -> types.CodeType:
     return compile(expression, "<source>", "eval")
 
 
-def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete: bool = True) -> str:
+def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete: bool) -> str:
     """Return the digest of a value; the digest of its class alone unless `complete`.
 
     The dictionary of built-in names has a constant digest: each of the names is a fact.

@@ -120,22 +120,11 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
     for device in torch._C._autocast_supported_devices():
         yield f"autocast {device} {torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}"
     yield from (f"{name} {value}" for name, value in flags(torch))
-    yield from (f"{name} {value}" for name, value in _backends(torch))
-
-
-def _backends(torch: ModuleType) -> Iterator[tuple[str, Any]]:
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-    yield (
-        "attention",
-        (
-            cuda.flash_sdp_enabled(),
-            cuda.mem_efficient_sdp_enabled(),
-            cuda.math_sdp_enabled(),
-            cuda.cudnn_sdp_enabled(),
-        ),
-    )
-    yield "cudnn", (cudnn.enabled, cudnn.benchmark, cudnn.deterministic)
-    yield "mkldnn", torch.backends.mkldnn.enabled
+    attention = (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled())
+    yield f"attention {(*attention, cuda.cudnn_sdp_enabled())}"
+    yield f"cudnn {(cudnn.enabled, cudnn.benchmark, cudnn.deterministic)}"
+    yield f"mkldnn {torch.backends.mkldnn.enabled}"
 
 
 def _settings() -> Iterator[str]:

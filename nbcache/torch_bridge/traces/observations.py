@@ -13,7 +13,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.objects import is_plain
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces.state_reads import TORCH_PACKAGES, ExecutedCode
+from nbcache.torch_bridge.traces.state_reads import TORCH_PACKAGES, ExecutedCode, subclasses_of
 from nbcache.torch_bridge.traces.trace_rows import without_skips
 
 __all__ = ["Observations", "observe"]
@@ -24,9 +24,7 @@ _GLOBALS = vars(types.FunctionType)["__globals__"]
 """Descriptor of a function's globals. Dynamo gives it their source; another tracker represents them."""
 _OF_DYNAMO = ("torch._dynamo", "torch._guards", "torch.fx", "traceback")
 """Prefixes of the modules of classes that Dynamo uses internally."""
-_ITERATED: tuple[Any, ...] = (
-    *([], (), {}, {}.values(), {}.items(), OrderedDict(), set(), "", b"", range(0)),
-)
+_ITERATED: Any = ([], (), {}, {}.values(), {}.items(), OrderedDict(), set(), "", b"", range(0))
 _ITERATORS: tuple[type, ...] = (
     *(types.FrameType, types.TracebackType, types.GeneratorType, enumerate, map, reversed, zip),
     *(type(iter(iterable)) for iterable in _ITERATED),
@@ -87,44 +85,46 @@ class Observations:
         if not {*_constants(arguments)} <= _CODECS:
             self.doubts.add("it uses a codec that other code may have registered")
 
-    def sources(self, *, lazy: bool = False) -> Iterator[Any]:
+    def note_printing(self, tracker: Any) -> None:
+        """Note that code makes a text of an object. Unless its class has a `__str__`, Python prints it."""
+        from torch._dynamo.variables import UserDefinedObjectVariable
+
+        tracker = tracker.unwrap()
+        kind: Any = type(tracker.value) if isinstance(tracker, UserDefinedObjectVariable) else None
+        if kind is not None and kind.__str__ is object.__str__:
+            self.doubts.add(f"it prints a {kind.__qualname__} with everything below it")
+
+    def sources(self, *, lazy: bool) -> Iterator[Any]:
         """Return the sources of trackers, some of them repeatedly.
 
         With `lazy`, return the sources of values of which Dynamo may know only the type.
         """
-        return (
-            without_skips(source)
-            for tracker, source in self._with_sources()
-            if self._is_lazy(tracker) is lazy
-        )
-
-    def _is_lazy(self, tracker: Any) -> bool:
-        reads_globals = object.__getattribute__(tracker, "__dict__").get("descriptor") is _GLOBALS
-        return (type(tracker).__name__ in _LAZY or reads_globals) and id(tracker) not in self.hashed
+        for tracker, fields in self._fields():
+            reads_globals = fields.get("descriptor") is _GLOBALS
+            is_lazy = (type(tracker).__name__ in _LAZY or reads_globals) and id(tracker) not in self.hashed
+            if is_lazy is lazy and fields.get("source") is not None:
+                yield without_skips(fields["source"])
 
     def unguarded_sources(self) -> set[Any]:
         """Return sources that Dynamo does not guard: globals that code of the standard library reads."""
-        return {full for _, source in self._with_sources() if (full := without_skips(source)) is not source}
+        sources = [source for _, fields in self._fields() if (source := fields.get("source")) is not None]
+        return {full for source in sources if (full := without_skips(source)) is not source}
 
-    def _with_sources(self) -> Iterator[tuple[Any, Any]]:
-        """Return the trackers that have a source, each with the source that Dynamo gave it."""
+    def _fields(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+        """Return the trackers with their attributes, without calling code of the trackers."""
         for tracker in self.trackers:
-            source = object.__getattribute__(tracker, "__dict__").get("source")
-            if source is not None:
-                yield tracker, source
+            yield tracker, object.__getattribute__(tracker, "__dict__")
 
     def modules_without_source(self) -> Iterator[types.ModuleType]:
         """Return the modules to which Dynamo could assign no source."""
-        for tracker in self.trackers:
-            fields = object.__getattribute__(tracker, "__dict__")
+        for tracker, fields in self._fields():
             if type(tracker).__name__ == "PythonModuleVariable" and fields.get("source") is None:
                 yield fields["value"]
 
     def texts(self) -> Iterator[str]:
         """Return the texts in trackers: each of them may have been the name of an attribute."""
-        for tracker in self.trackers:
-            value = object.__getattribute__(tracker, "__dict__").get("value")
-            if issubclass(type(value), str):
+        for _, fields in self._fields():
+            if issubclass(type(value := fields.get("value")), str):
                 yield str.__str__(value)
 
     def objects(self) -> Iterator[tuple[Any, str]]:
@@ -132,17 +132,15 @@ class Observations:
         for value in self.sourceless:
             if not issubclass(type(value), _CONTAINERS) or not _is_internal(value):
                 yield from ((item, "SourcelessBuilder") for item in _objects_in(value, _MAX_DEPTH))
-        for tracker in self.trackers:
+        for tracker, fields in self._fields():
             kind = type(tracker).__name__
             if kind in _LAZY:
                 continue
-            fields: Mapping[str, Any] = object.__getattribute__(tracker, "__dict__")
             is_created = "New" in type(fields.get("mutation_type")).__name__  # created by the traced code
             for name, value in fields.items():
                 if name in ("f_globals", "source") or (is_created and name == "value"):
                     continue
-                for item in _objects_in(value):
-                    yield item, kind
+                yield from ((item, kind) for item in _objects_in(value))
 
 
 def _objects_in(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -180,17 +178,6 @@ def _type_of(tracker: Any) -> type | None:
     return kind
 
 
-def _doubts_of_printing(tracker: Any) -> Iterator[str]:
-    """Yield the doubt about an object that Python, not Dynamo, prints."""
-    from torch._dynamo.variables import UserDefinedObjectVariable
-
-    tracker = tracker.unwrap()
-    if isinstance(tracker, UserDefinedObjectVariable):
-        kind: Any = type(tracker.value)
-        if kind.__str__ is object.__str__:
-            yield f"it prints a {kind.__qualname__} with everything below it"
-
-
 def _constants(arguments: Iterable[Any]) -> Iterator[Any]:
     """Return the constants in nested lists and dictionaries of trackers; None for each other tracker."""
     for argument in arguments:
@@ -211,14 +198,12 @@ def _is_scope(value: dict[Any, Any]) -> bool:
 
 def _flag_sizes() -> dict[type, int]:
     """Return the number of members of each of the user's flags: `A | B` creates one that stays."""
-    counts: dict[type, int] = {}
-    classes: list[type] = [enum.Flag]
-    while classes:
-        cls = classes.pop()
-        classes += type.__subclasses__(cls)
-        if cls.__module__.partition(".")[0] not in (*TORCH_PACKAGES, *sys.stdlib_module_names):
-            counts[cls] = len(vars(cls).get("_value2member_map_", ()))
-    return counts
+    libraries = {*TORCH_PACKAGES, *sys.stdlib_module_names}
+    return {
+        cls: len(vars(cls).get("_value2member_map_", ()))
+        for cls in subclasses_of(enum.Flag)
+        if cls.__module__.partition(".")[0] not in libraries
+    }
 
 
 @contextmanager
@@ -311,7 +296,8 @@ def observe(
         if by_codec and is_here():
             observations.note_codecs((*args[1:], *kwargs.values()))
         if self.fn is str and is_here():  # after the call, Dynamo knows the arguments
-            observations.doubts.update(doubt for arg in args for doubt in _doubts_of_printing(arg))
+            for argument in args:
+                observations.note_printing(argument)
         return result
 
     def note_fault(error: Exception) -> None:

@@ -106,7 +106,7 @@ def make_trace(
         raise NoTrace(doubt)
     sources = Sources()
     guards = [guard_row(guard, sources) for guard in graph.guards]
-    for source in observations.sources():
+    for source in observations.sources(lazy=False):
         if type(source).__name__ not in _EPHEMERAL and is_storable(source):
             sources.index(source)
     ordered = sorted(graph.guard_on_key_order, key=lambda source: source.name)
@@ -119,10 +119,10 @@ def make_trace(
     full_count = len(sources.rows)
     source_values = SourceValues(frame.values, frame.scope, guards_module._get_closure_vars())
     for source in observations.sources(lazy=True):
-        is_separate = type(source).__name__ in _EPHEMERAL or state_reads.reads_environment(
-            source_values.of, source
-        )
-        if is_storable(source) and not is_separate:
+        is_ephemeral = type(source).__name__ in _EPHEMERAL
+        if is_ephemeral or state_reads.reads_environment(source_values.of, source):
+            continue
+        if is_storable(source):
             sources.index(source)
     values = [source_values.of(source) for source in sources.all]
     needed = {*ordered_keys, *input_indices, *(row[0] for row in guards), *(row[0] for row in shapes)}
@@ -160,7 +160,8 @@ def make_trace(
     places = _places_of_objects(torch, objects, objects_held, values, inlined)
     for module, name in chain(places, _places_in_modules(observations, attribute_names)):
         facts.append([f"{module} {name}", objects.digest(object_at(module, name))])
-    for name in sorted(_environment_variables(observations)):
+    reads = (state_reads.environment_variables(code, scope) for code, scope in observations.codes.values())
+    for name in sorted(set().union(*reads)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
     installed = [*installed_globals(graph, graphs, frame)]
     installed += globals_of_attempts(sources, values, frame, {name for name, _, _ in installed})
@@ -230,7 +231,8 @@ def _check_code(observations: Observations) -> bool:
         for part in code_tree(code):
             if COUNTERS & {*part.co_names}:
                 raise NoTrace(f"{code.co_qualname}() reads the number of hooks")
-            read = _UNCOVERED & {*part.co_names, *(text for text in part.co_consts if isinstance(text, str))}
+            mentioned = {*part.co_names, *(text for text in part.co_consts if isinstance(text, str))}
+            read = _UNCOVERED & mentioned
             if code.co_filename == inspect.__file__:
                 reads_annotations |= bool(read)
             elif read and not _is_torch_code(code):
@@ -238,7 +240,7 @@ def _check_code(observations: Observations) -> bool:
             if _iterates_over_set(part):
                 raise NoTrace(f"{code.co_qualname}() may depend on the order of a set, which varies")
             if not is_users_code(code):
-                texts -= {*part.co_names, *(text for text in part.co_consts if isinstance(text, str))}
+                texts -= mentioned
     if named := _UNCOVERED & texts - {"__traceback__"}:  # Dynamo itself uses this name when it raises
         raise NoTrace(f"it reads {', '.join(sorted(named))} by name")
     return reads_annotations
@@ -249,12 +251,9 @@ def _uses_of_unwrap(observations: Observations, sources: Sources, values: Sequen
     for function in (id, sys.getrecursionlimit):
         callers = [code for code, _ in observations.codes.values() if function.__name__ in code.co_names]
         names = [source.name for source, value in zip(sources.all, values, strict=True) if value is function]
-        only_inspect = all(code.co_filename == inspect.__file__ for code in callers)
-        if (
-            callers
-            and only_inspect
-            and all("inspect" in name or "__builtins_dict__" in name for name in names)
-        ):
+        if not all("inspect" in name or "__builtins_dict__" in name for name in names):
+            continue
+        if callers and all(code.co_filename == inspect.__file__ for code in callers):
             yield function
 
 
@@ -299,14 +298,6 @@ def _check_value(objects: Objects, value: Any, inlined: Set[int], *, in_order: b
     if id(value) in objects.unordered and in_order:
         raise NoTrace("it may depend on the order of a set, which differs between processes")
     state_reads.check_call(value, inlined)
-
-
-def _environment_variables(observations: Observations) -> set[str]:
-    """Return the environment variables that traced code reads."""
-    names: set[str] = set()
-    for code, scope in observations.codes.values():
-        names |= state_reads.environment_variables(code, scope)
-    return names
 
 
 def _places_of_objects(

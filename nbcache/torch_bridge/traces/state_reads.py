@@ -32,6 +32,7 @@ __all__ = [
     "check_module",
     "environment_variables",
     "reads_environment",
+    "subclasses_of",
 ]
 
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -51,14 +52,8 @@ _READING_BUILTINS = frozenset(
 """Built-in functions that read state without a fact."""
 _READING_TORCH = frozenset(
     {
-        *(
-            "current_device",
-            "device_count",
-            "get_device_capability",
-            "get_device_properties",
-            "get_rng_state",
-        ),
-        *("initial_seed", "mem_get_info", "seed"),
+        *("current_device", "device_count", "get_device_capability", "get_device_properties"),
+        *("get_rng_state", "initial_seed", "mem_get_info", "seed"),
     }
 )
 """torch functions that read a device or a random generator while Dynamo traces."""
@@ -108,35 +103,25 @@ def check_classes(classes: Iterable[type]) -> None:
         for owner, names in ((type(cls), _UNTRACED_OF_METACLASSES), (cls, _UNTRACED_OF_CLASSES)):
             for base in owner.__mro__:
                 for name in names & vars(base).keys():
-                    method = vars(base)[name]
-                    code = getattr(getattr(method, "__func__", method), "__code__", None)
-                    if code is not None and is_users_code(code):
-                        raise NoTrace(
-                            f"it may call {base.__qualname__}.{name}(), which Dynamo does not trace"
-                        )
+                    if _is_users_function(vars(base)[name]):
+                        raise NoTrace(f"it may call {base.__qualname__}.{name}() outside Dynamo")
         for abstract in deciding(cls) if isinstance(cls, ABCMeta) else ():
-            hook = vars(abstract).get("__subclasshook__")
-            methods = [getattr(hook, "__func__", hook)]
-            methods += (getattr(type(abstract), name, None) for name in _UNTRACED_OF_METACLASSES)
-            codes = (getattr(method, "__code__", None) for method in methods)
-            if any(code is not None and is_users_code(code) for code in codes):
-                raise NoTrace(
-                    f"{abstract.__qualname__} may decide what is an instance, which Dynamo does not trace"
-                )
-        for name, attribute in vars(cls).items():
-            function = getattr(attribute, "__func__", attribute)
+            checks = (getattr(type(abstract), name, None) for name in _UNTRACED_OF_METACLASSES)
+            if any(map(_is_users_function, (vars(abstract).get("__subclasshook__"), *checks))):
+                raise NoTrace(f"{abstract.__qualname__} may decide what is an instance, outside Dynamo")
+        for name, value in vars(cls).items():
+            function = getattr(value, "__func__", value)
             if isinstance(function, _SKIPPING) and (name.startswith("__") or name in _UNTRACED_OF_CLASSES):
-                raise NoTrace(
-                    f"it may call {cls.__qualname__}.{name}(), which is a {type(function).__qualname__}"
-                )
-            if (
-                issubclass(type(attribute), _PROPERTIES)
-                and _has_untraced_getter(attribute)
-                and _is_users_class(cls)
-            ):
-                raise NoTrace(
-                    f"it may read {cls.__qualname__}.{name}, which Python computes without your code"
-                )
+                kind = type(function).__qualname__
+                raise NoTrace(f"it may call {cls.__qualname__}.{name}(), which is a {kind}")
+            if issubclass(type(value), _PROPERTIES) and _has_untraced_getter(value) and _is_users_class(cls):
+                raise NoTrace(f"it may read {cls.__qualname__}.{name}, which is computed outside Dynamo")
+
+
+def _is_users_function(value: Any) -> bool:
+    """Return whether a function, or the one in a method object, is the user's code."""
+    code = getattr(getattr(value, "__func__", value), "__code__", None)
+    return code is not None and is_users_code(code)
 
 
 def _has_untraced_getter(attribute: Any) -> bool:
@@ -191,12 +176,8 @@ def check_environment(source: Any, value: Any) -> None:
 
 def environment_variables(code: CodeType, scope: Mapping[str, Any]) -> set[str]:
     """Return the environment variables that `code` reads; raise NoTrace if it computes a name."""
-    aliases = {
-        name
-        for name in code.co_names
-        if any(scope.get(name) is original for original in (os.environ, os.getenv))
-    }
-    names = _ENVIRON | aliases
+    originals = (os.environ, os.getenv)
+    names = _ENVIRON | {name for name in code.co_names if any(scope.get(name) is it for it in originals)}
     steps = [step for step in steps_of(code) if step.operation not in _NO_EFFECT]
     read = set()
     for index, step in enumerate(steps):
@@ -409,16 +390,20 @@ def _reads_objects(code: types.CodeType) -> bool:
     return module not in _STDLIB_OF_TORCH
 
 
+def subclasses_of(cls: type) -> set[type]:
+    """Return all direct and indirect subclasses of a class."""
+    classes, subclasses = [cls], set[type]()
+    while classes:
+        added: set[type] = {*type.__subclasses__(classes.pop())} - subclasses
+        subclasses |= added
+        classes += added
+    return subclasses
+
+
 def _dataclass_methods() -> Iterator[types.CodeType]:
     """Return the comparing and printing methods that `dataclass` generated for the user's classes."""
-    classes: list[type] = [object]
-    seen_classes: set[type] = set()
     libraries = {*TORCH_PACKAGES, *sys.stdlib_module_names, "nbcache"}
-    while classes:
-        subclasses: set[type] = {*type.__subclasses__(classes.pop())} - seen_classes
-        seen_classes |= subclasses
-        classes += subclasses
-    for cls in seen_classes:
+    for cls in subclasses_of(object):
         attributes = vars(cls)
         if "__dataclass_fields__" not in attributes:
             continue

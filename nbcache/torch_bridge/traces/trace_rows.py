@@ -18,7 +18,6 @@ from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, code_to, fr
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.instructions import steps_of
 from nbcache.torch_bridge.traces.facts import (
-    Expression,
     Frame,
     NestedCode,
     NoTrace,
@@ -200,24 +199,17 @@ def guard_row(guard: Any, sources: Sources) -> list[Any]:
     ]
 
 
-def needs_weak_reference(row: Sequence[Any]) -> bool:
-    """Return whether a guard has a weak reference to the value of its source."""
-    _, _, args, kwargs = row
-    arguments = [*args, *kwargs.values()] if isinstance(args, list) and isinstance(kwargs, Mapping) else []
-    return _WEAK in arguments
-
-
 def guard_from_row(row: Sequence[Any], sources: Sequence[Any], builder: Any, weak: Any = None) -> Any:
-    """Return the guard of a row; `weak(source)` creates the weak reference that it may need."""
+    """Return the guard of a row; None if it needs a weak reference and `weak(source)` can't create one."""
     index, kind, args, kwargs = row
     if kind not in _GUARDS or not isinstance(args, list) or not isinstance(kwargs, Mapping):
         raise corrupt("a guard of a trace has an unknown kind")
-    source = sources[index]
+    source, needs_weak = sources[index], _WEAK in (*args, *kwargs.values())
+    if needs_weak and weak is None:
+        return None
 
     def read_argument(argument: Any) -> Any:
-        return _argument_from_row(
-            argument, sources, weak(source) if argument == _WEAK and weak is not None else None
-        )
+        return _argument_from_row(argument, sources, weak(source) if argument == _WEAK else None)
 
     create = getattr(builder, kind)
     if args or kwargs:
@@ -235,19 +227,15 @@ class ReadTrace:
         import torch._dynamo.source as source_module
 
         self.trace = trace
-        self.names: Mapping[str, str] = {
-            name: f"{name}_{os.urandom(8).hex()}" for name, _, _ in trace.installed
-        }
+        self.names = {name: f"{name}_{os.urandom(8).hex()}" for name, _, _ in trace.installed}
         """Stored name → name here of each global that Dynamo set: several objects may adopt one trace."""
         self.code = with_global_names(code_from(trace.code, constant_from), self.names)
         """The code to run, before it gets the function's file and line."""
-        self.sources: Sequence[Any] = read_sources([*_source_rows(trace, self.names)], source_module)
-        self.expressions: Sequence[Expression | None] = [*map(expression_of, self.sources)]
+        self.sources = read_sources([*_source_rows(trace, self.names)], source_module)
+        self.expressions = [*map(expression_of, self.sources)]
         """Expression of each source; None for sources without a value."""
-        self._guards: list[Any] = [
-            None if needs_weak_reference(row) else guard_from_row(row, self.sources, guards.GuardBuilder)
-            for row in trace.guards
-        ]
+        self._guards = [guard_from_row(row, self.sources, guards.GuardBuilder) for row in trace.guards]
+        """Guards; None for guards with a weak reference to a value."""
 
     def guards(self, values: Mapping[Any, Any]) -> Iterator[Any]:
         """Return the guards; `values` are the values of the sources."""
@@ -268,8 +256,7 @@ def read_trace(content: bytes) -> ReadTrace:
 def with_global_names(code: CodeType, names: Mapping[str, str]) -> CodeType:
     """Return code that reads globals under other names; raise NoTrace for code that sets one of them."""
     constants = tuple(
-        with_global_names(constant, names) if isinstance(constant, CodeType) else constant
-        for constant in code.co_consts
+        with_global_names(part, names) if isinstance(part, CodeType) else part for part in code.co_consts
     )
     sets = {step.value for step in steps_of(code) if step.operation in ("STORE_GLOBAL", "IMPORT_NAME")}
     if names.keys() & sets:
@@ -297,9 +284,7 @@ def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
         if not isinstance(value, CodeType):
             return value
         if id(value) not in indices:
-            raise NoTrace(
-                f"it creates {value.co_qualname}(), whose code is not part of the traced function's"
-            )
+            raise NoTrace(f"it creates {value.co_qualname}(), whose code is not nested in its own")
         return NestedCode(indices[id(value)])
 
     return code_to(code.replace(co_consts=tuple(map(placeholder, code.co_consts))), constant_to)
@@ -347,20 +332,14 @@ def installed_globals(graph: Any, graphs: Mapping[str, str], frame: Frame) -> It
             yield [name, "graph", ""]
         elif name == graph.name_of_builtins_dict_key_in_fglobals:
             yield [name, "builtins", ""]
-        elif (resume_code := _resume_code(value, frame)) is not None:
-            yield [
-                name,
-                RESUME_KINDS[bool(resume_code.co_freevars)],
-                json.dumps(code_row(resume_code, frame.code)),
-            ]
+        elif (code := _resume_code(value, frame)) is not None:
+            yield [name, RESUME_KINDS[bool(code.co_freevars)], json.dumps(code_row(code, frame.code))]
         elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
             yield [name, "module", value.__name__]
         elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:
             yield [name, "object", " ".join(place)]
         else:
-            raise NoTrace(
-                f"its code reads a global of the type {type(value).__qualname__}, which Dynamo has set"
-            )
+            raise NoTrace(f"its code reads a global {type(value).__qualname__} that Dynamo has set")
 
 
 def globals_of_attempts(
@@ -379,7 +358,7 @@ def _resume_code(value: Any, frame: Frame) -> CodeType | None:
     if not isinstance(value, types.FunctionType):
         return None
     code, scope = value.__code__, value.__globals__
-    if code.co_name == "_make_fn" and code.co_filename == _file_of_output_graph():
+    if code.co_name == "_make_fn" and code.co_filename == sys.modules["torch._dynamo.output_graph"].__file__:
         variables = inspect.getclosurevars(value).nonlocals
         code, scope = variables["code"], variables["f_globals"]
     if not code.co_name.startswith("torch_dynamo_resume_in_"):
@@ -387,8 +366,3 @@ def _resume_code(value: Any, frame: Frame) -> CodeType | None:
     if scope is not frame.scope:
         raise NoTrace("it has a graph break in a function of another module")
     return code
-
-
-def _file_of_output_graph() -> str:
-    """Return the file of the torch module that defines the factory of resuming functions."""
-    return str(sys.modules["torch._dynamo.output_graph"].__file__)
