@@ -135,9 +135,8 @@ def to_bytes(trace: Trace) -> bytes:
         parts["sources"] = _table([base, [kind, arguments]] for kind, base, arguments in trace.sources)
         parts["facts"] = _table(trace.facts)
         parts["guards"] = _table([index, arguments] for index, *arguments in trace.guards)
-        return to_json(
-            _FORMAT, {name: value for name, value in parts.items() if name not in _OPTIONAL or value}
-        )
+        stored = {name: value for name, value in parts.items() if name not in _OPTIONAL or value}
+        return to_json(_FORMAT, stored)
     except (TypeError, ValueError) as error:
         raise FormatError(f"a trace cannot be written: {error}") from error
 
@@ -224,14 +223,14 @@ def _indices(read: Fields, field: str, below: int) -> list[int]:
     return [int(str(index)) for index in indices]
 
 
-def _row(row: object, length: int) -> list[Any]:
-    if not isinstance(row, list) or len(row) != length:
+def _row(row: object, length: int | None) -> list[Any]:
+    if not isinstance(row, list) or length not in (None, len(row)):
         raise corrupt("a row of a trace has an invalid length")
     return row
 
 
 def _texts(row: object, length: int | None = None) -> list[str]:
-    texts = _row(row, len(row) if length is None and isinstance(row, list) else length or 0)
+    texts = _row(row, length)
     if not all(isinstance(text, str) for text in texts):
         raise corrupt("a row of a trace contains a value that is not a text")
     return texts
@@ -298,17 +297,13 @@ def value_from(row: Any, convert: Converter = _refuse) -> Any:
             return Ellipsis
         if name in ("tuple", "list", "frozenset", "slice"):
             values = [value_from(item, convert) for item in arguments]
-            types_by_name: Mapping[str, Callable[..., Any]] = {
-                "tuple": tuple,
-                "list": list,
-                "frozenset": frozenset,
-            }
-            return slice(*values) if name == "slice" else types_by_name[name](values)
+            kinds: Mapping[str, Any] = {"tuple": tuple, "list": list, "frozenset": frozenset}
+            return slice(*values) if name == "slice" else kinds[name](values)
         return convert(row)
+    except CorruptEntry:
+        raise
     except (TypeError, ValueError, OverflowError, binascii.Error, FormatError) as error:
-        raise (
-            error if isinstance(error, CorruptEntry) else corrupt(f"a {name} of a trace is invalid")
-        ) from error
+        raise corrupt(f"a {name} of a trace is invalid") from error
 
 
 def _hex(value: float) -> str:

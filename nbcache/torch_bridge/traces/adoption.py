@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from nbcache.artifacts.traces import RESUME_KINDS, code_from, value_from
@@ -76,7 +76,7 @@ def adopt(
 
     def global_value(kind: str, place: str) -> Any:
         if kind in RESUME_KINDS:
-            return _resuming_function(kind, place, code, frame, names)
+            return _resume_function(kind, place, read, frame)
         if kind == "graph":
             return load(trace.autograd_key, inputs)
         if kind == "builtins":
@@ -136,16 +136,15 @@ def adopt(
         raise
 
 
-def _resuming_function(
-    kind: str, place: str, original: CodeType, frame: Frame, names: Mapping[str, str]
-) -> Any:
+def _resume_function(kind: str, place: str, read: ReadTrace, frame: Frame) -> Any:
     """Return the function that resumes after a graph break, or its factory if it has a closure."""
     try:
         stored = code_from(json.loads(place), constant_from)
     except ValueError as error:
         raise corrupt("a resuming function of a trace has no code") from error
-    line = frame.code.co_firstlineno + stored.co_firstlineno - original.co_firstlineno
-    code = restored_code(with_global_names(stored, names), frame.code).replace(co_firstlineno=max(0, line))
+    line = frame.code.co_firstlineno + stored.co_firstlineno - read.code.co_firstlineno
+    code = restored_code(with_global_names(stored, read.names), frame.code)
+    code = code.replace(co_firstlineno=max(0, line))
     if kind == RESUME_KINDS[0]:
         return FunctionType(code, frame.scope, code.co_name)
 

@@ -30,7 +30,6 @@ from nbcache.torch_bridge.traces.facts import (
     present_names,
     registrations,
     same_objects,
-    scope_of,
 )
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace
 
@@ -97,9 +96,8 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
         raise NoTrace("the registrations of abstract classes or pytree nodes have changed")
     for number, first in enumerate(same_objects(values)):
         if trace.same[number] != first:
-            raise NoTrace(
-                f"{_name_in_words(sources[number])} shares its object with another name, or no longer does"
-            )
+            name = _name_in_words(sources[number])
+            raise NoTrace(f"{name} shares its object with another name, or no longer does")
     _check_names(objects, trace, frame)
     values_by_name = {source.name: value for source, value in zip(sources, values, strict=True)}
     if _would_be_dynamic(torch, values_by_name, frame):
@@ -113,11 +111,11 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
     for module, *row in trace.names:
         by_module.setdefault(module, []).append(row)
     for module, rows in by_module.items():
-        scope = scope_of(module, frame.scope)
+        scope = getattr(module_by_name(module), "__dict__", None) if module else frame.scope
         if scope is None:
             raise NoTrace(f"the module {module} is not imported yet")
-        now = names_of(objects, scope, [name for name, _ in rows])
-        for (name, stored), (_, current) in zip(rows, now, strict=True):
+        current_rows = names_of(objects, scope, [name for name, _ in rows])
+        for (name, stored), (_, current) in zip(rows, current_rows, strict=True):
             if stored != current:
                 subject = f"the name {name}" + (f" of {module}" if module else "")
                 raise _Changed(subject, None, stored, current).reason()
@@ -166,9 +164,8 @@ class _Changed:
             return f"{self.value.__qualname__}(), {code.co_filename}:{code.co_firstlineno}, has changed"
         if isinstance(self.value, BuiltinMethodType) and _is_tensor(self.value.__self__):
             return f"{self.subject.rpartition('.')[0]} is {_OTHER_TENSOR}"
-        return (
-            f"{self.subject} is {_OTHER_TENSOR}" if _is_tensor(self.value) else f"{self.subject} has changed"
-        )
+        change = f"is {_OTHER_TENSOR}" if _is_tensor(self.value) else "has changed"
+        return f"{self.subject} {change}"
 
     def _is_plain(self) -> bool:
         return self.stored.startswith(_SHOWN_DIGESTS) and self.current.startswith(_SHOWN_DIGESTS)

@@ -54,7 +54,6 @@ __all__ = [
     "registrations",
     "same_objects",
     "scope_name",
-    "scope_of",
     "value_types",
 ]
 
@@ -202,14 +201,12 @@ def value_types(torch: ModuleType) -> tuple[type, ...]:
 
 def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
     """Return the digester for one recording or one check of a trace."""
-    values = (ContextVar, *value_types(torch))
-    counters = {torch.utils.hooks.RemovableHandle: COUNTERS}
     return Objects(
         [_rule(torch)],
         _IGNORED_ATTRIBUTES,
-        values,
+        (ContextVar, *value_types(torch)),
         annotations=annotations,
-        counters=counters,
+        counters={torch.utils.hooks.RemovableHandle: COUNTERS},
         are_deep=partial(_are_deep, torch.utils._pytree),
         scope_name=scope_name,
     )
@@ -278,14 +275,13 @@ def _rule(torch: ModuleType) -> Rule:
 
     operators = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
     namespaces = (torch._ops._OpNamespace, torch._ops._Ops)
-    type_rules: dict[type, Rule | None] = {}
-    """Type → its rule, for the types seen so far."""
 
     def in_context(objects: Objects, value: Any) -> str:
         current = value.get(variables)  # a default that no code can have set
         return f"context variable {value.name} {'unset' if current is variables else objects.digest(current)}"
 
-    def of_type(kind: type) -> Rule | None:
+    @functools.cache
+    def rule_for(kind: type) -> Rule | None:
         if issubclass(kind, torch.Tensor):
             return partial(_tensor, torch)
         if kind is ContextVar:
@@ -300,18 +296,13 @@ def _rule(torch: ModuleType) -> Rule:
             return _module
         return None
 
-    def rule(objects: Objects, value: Any) -> str | None:
-        kind = type(value)
-        if kind not in type_rules:
-            type_rules[kind] = of_type(kind)
-        of_value = type_rules[kind]
-        return None if of_value is None else of_value(objects, value)
-
     def digest_of(objects: Objects, value: Any) -> str | None:
         if value is variables[0] or value is variables[1]:
             return "environment"  # each variable that code reads is a fact
-        digest = rule(objects, value)
-        code = value.__code__ if type(value) is FunctionType else None
+        kind: Any = type(value)
+        rule = rule_for(kind)
+        digest = None if rule is None else rule(objects, value)
+        code = value.__code__ if kind is FunctionType else None
         if code is not None and code.co_filename.startswith(dynamo):  # Dynamo marks its own functions
             public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
             return f"Dynamo's {value.__qualname__} {code_digest(code)} {objects.digest(public)}"
@@ -491,11 +482,6 @@ def same_objects(values: Sequence[Any]) -> list[int]:
         else first.setdefault(id(value), index)
         for index, value in enumerate(values)
     ]
-
-
-def scope_of(module: str, scope: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the globals of a module; those of the traced function for an empty name."""
-    return scope if not module else getattr(module_by_name(module), "__dict__", None)
 
 
 def builtins_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -47,10 +47,11 @@ def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, o
 
     `of_packages` is the digest of what packages have registered in torch; empty if they registered nothing.
     """
+    kinds: dict[str, Any] = {name: type(value) for name, value in frame.values.items()}
     parts = [
         code_digest(frame.code),
         f"module {frame.scope.get('__name__')}",  # the module of functions that it creates
-        *sorted(f"{name} {_kind(value)}" for name, value in frame.values.items()),
+        *sorted(f"{name} {kind.__module__}.{kind.__qualname__}" for name, kind in kinds.items()),
         f"{one_graph} {_backend(torch, backend)}",
         *_in_force(torch),
         *_settings(),
@@ -58,11 +59,6 @@ def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, o
         *([of_packages] if of_packages else []),
     ]
     return sha256("\n".join(parts).encode("utf-8", "surrogatepass"))
-
-
-def _kind(value: Any) -> str:
-    kind = type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _backend(torch: ModuleType, backend: Any) -> str:
@@ -91,10 +87,8 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
     suspended_modes = modes.torch_function_mode_stack_state_mgr.stack  # while Dynamo traces
     if suspended_modes or torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         raise NoTrace("a torch mode is in force")
-    if (
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    ):
+    level = torch.autograd.forward_ad._current_level
+    if torch._C._functorch.peek_interpreter_stack() is not None or level >= 0:
         raise NoTrace("a torch.func transform is in force")
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         raise NoTrace("hooks for saved tensors are in force")  # Dynamo inlines the graphs of some hooks
@@ -137,10 +131,9 @@ def _settings() -> Iterator[str]:
             if name in _WITHOUT_EFFECT or name in config._compile_ignored_keys:
                 continue
             yield f"{module}.{name} {_text_of(value)}"
+    ignored = ("TORCHINDUCTOR_CACHE", "TORCH_LOGS")
     for name in sorted(os.environ):
-        if name.startswith(("TORCH", "PYTORCH")) and not name.startswith(
-            ("TORCHINDUCTOR_CACHE", "TORCH_LOGS")
-        ):
+        if name.startswith(("TORCH", "PYTORCH")) and not name.startswith(ignored):
             yield f"{name}={os.environ[name]}"
 
 
@@ -148,14 +141,11 @@ def _rules(torch: ModuleType) -> Iterator[str]:
     """Return the files and modules that Dynamo traces, and those that it skips."""
     import torch._dynamo.trace_rules as trace_rules
 
-    site_packages = os.path.dirname(os.path.dirname(os.path.abspath(str(torch.__file__)))) + os.sep
-    stdlib = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(str(torch.__file__)))) + os.sep
+    python = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
     for name in _RULES:
-        rules_here = (
-            str(rule).replace(site_packages, "").replace(stdlib, "")
-            for rule in getattr(trace_rules, name, ())
-        )
-        yield f"{name} {' '.join(sorted(rules_here))}"
+        rules = (str(it).replace(packages, "").replace(python, "") for it in getattr(trace_rules, name, ()))
+        yield f"{name} {' '.join(sorted(rules))}"
 
 
 def _text_of(value: Any) -> str:

@@ -138,8 +138,6 @@ class Traces:
             return f"not tested with torch {self._torch.__version__}"
         return "something has failed, as a notice says" if self._off else ""
 
-    # --- hooks ----------------------------------------------------------------------------------
-
     def trace_frames(self, convert_frame: ModuleType, context: Context, patches: Patches) -> None:
         """Look for a trace before Dynamo traces, and record one afterwards."""
 
@@ -267,8 +265,6 @@ class Traces:
             self._read_ahead[artifact.digest] = read_trace(artifact.content)
         except (FormatError, NoTrace) as error:  # `_adopt` reports it
             logger.debug("a trace cannot be read: %s", error)
-
-    # --- what they do ---------------------------------------------------------------------------
 
     def _call(self) -> _Compile | None:
         call: _Compile | None = getattr(self._here, "call", None)
@@ -477,8 +473,6 @@ class Traces:
             "was removed from the stores, copies of it in snapshots are ignored, and this kernel uses no "
             "traces. Set `trace=off`, and please report it"
         )
-
-    # --- what goes wrong ------------------------------------------------------------------------
 
     def _log_refusal(self, code: CodeType, why: BaseException) -> None:
         logger.info("%s() has no trace: %s", code.co_qualname, why)

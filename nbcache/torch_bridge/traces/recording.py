@@ -57,7 +57,6 @@ from nbcache.torch_bridge.traces.trace_rows import (
     Sources,
     code_row,
     code_tree,
-    globals_of_attempts,
     guard_row,
     installed_globals,
     is_storable,
@@ -102,8 +101,8 @@ def make_trace(
 
     graph = output.tracer_output.output_graph
     _check_graph(graph, graphs)
-    for doubt in sorted(observations.doubts):
-        raise NoTrace(doubt)
+    if observations.doubts:
+        raise NoTrace(min(observations.doubts))
     sources = Sources()
     guards = [guard_row(guard, sources) for guard in graph.guards]
     for source in observations.sources(lazy=False):
@@ -164,7 +163,11 @@ def make_trace(
     for name in sorted(set().union(*reads)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
     installed = [*installed_globals(graph, graphs, frame)]
-    installed += globals_of_attempts(sources, values, frame, {name for name, _, _ in installed})
+    installed_names, builtin_names = {name for name, _, _ in installed}, builtins_of(frame.scope)
+    for (kind, _, fields), value in zip(sources.rows, values, strict=True):
+        name = fields.get("global_name")
+        if kind == "GlobalSource" and value is builtin_names and name not in installed_names:
+            installed.append([name, "builtins", ""])  # an earlier attempt to trace has set it
     for place in {place: None for _, kind, place in installed if kind == "object"}:
         if all(place != fact_key for fact_key, _ in facts):
             facts.append([place, objects.digest(object_at(*place.split(" ", 1)))])

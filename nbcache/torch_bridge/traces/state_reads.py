@@ -57,6 +57,7 @@ _READING_TORCH = frozenset(
     }
 )
 """torch functions that read a device or a random generator while Dynamo traces."""
+_GETTERS = ("get", "__getitem__")
 _ENVIRON = frozenset({"environ", "environb", "getenv"})
 _LOADS_VALUE = frozenset({"LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME"})
 _NO_EFFECT = frozenset({"CACHE", "NOP", "PRECALL", "PUSH_NULL", "RESUME"})
@@ -74,9 +75,8 @@ def check_call(value: Any, inlined: Set[int]) -> None:
         value = value.__func__
     if not isinstance(value, _CALLABLES) or {id(value), id(getattr(value, "__code__", None))} & inlined:
         return
-    module = getattr(value, "__module__", None) or getattr(
-        getattr(value, "__objclass__", None), "__module__", None
-    )
+    owner = getattr(value, "__objclass__", None)
+    module = getattr(value, "__module__", None) or getattr(owner, "__module__", None)
     name = value.__qualname__
     if getattr(value, "_dynamo_marked_constant", False):
         raise NoTrace(f"{name}(), which it calls, is marked as constant")
@@ -89,8 +89,8 @@ def check_call(value: Any, inlined: Set[int]) -> None:
     if package == "builtins":
         refused = name in _READING_BUILTINS and getattr(builtins, name, None) is value
     elif package in sys.stdlib_module_names:
-        owner, _, attribute = name.rpartition(".")
-        refused = not computes(module, name) or attribute in TOGETHER.get(f"{module}.{owner}", ())
+        cls, _, attribute = name.rpartition(".")
+        refused = not computes(module, name) or attribute in TOGETHER.get(f"{module}.{cls}", ())
     else:
         refused = package == "torch" and name in _READING_TORCH
     if refused:
@@ -193,11 +193,7 @@ def environment_variables(code: CodeType, scope: Mapping[str, Any]) -> set[str]:
 
 def _name_in_lookup(following: list[Step]) -> str | None:
     """Return the constant name in `environ.get(NAME)`, `environ[NAME]` and `getenv(NAME)`; else None."""
-    if (
-        following
-        and following[0].operation in LOADS_ATTRIBUTE
-        and following[0].value in ("get", "__getitem__")
-    ):
+    if following and following[0].operation in LOADS_ATTRIBUTE and following[0].value in _GETTERS:
         following = following[1:]
     if not following or following[0].operation != "LOAD_CONST" or not isinstance(following[0].value, str):
         return None

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
@@ -21,7 +21,6 @@ from nbcache.torch_bridge.traces.facts import (
     Frame,
     NestedCode,
     NoTrace,
-    builtins_of,
     constant_from,
     constant_to,
     expression_of,
@@ -34,7 +33,6 @@ __all__ = [
     "Sources",
     "code_row",
     "code_tree",
-    "globals_of_attempts",
     "guard_row",
     "installed_globals",
     "is_storable",
@@ -340,17 +338,6 @@ def installed_globals(graph: Any, graphs: Mapping[str, str], frame: Frame) -> It
             yield [name, "object", " ".join(place)]
         else:
             raise NoTrace(f"its code reads a global {type(value).__qualname__} that Dynamo has set")
-
-
-def globals_of_attempts(
-    sources: Sources, values: Sequence[Any], frame: Frame, installed: Set[str]
-) -> Iterator[list[str]]:
-    """Return rows for the globals that earlier attempts to trace set to the built-in names."""
-    builtin_names = builtins_of(frame.scope)
-    for (kind, _, fields), value in zip(sources.rows, values, strict=True):
-        name = fields.get("global_name")
-        if kind == "GlobalSource" and value is builtin_names and name not in installed:
-            yield [name, "builtins", ""]
 
 
 def _resume_code(value: Any, frame: Frame) -> CodeType | None:
