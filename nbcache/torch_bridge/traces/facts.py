@@ -87,7 +87,7 @@ _TRACING_RULES = (
 )
 """Names of Dynamo's sets of function ids, each with its own rule for tracing these functions."""
 _COMPARING = ("__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__")
-_COMPARED_AS_TOLD = ("datetime", "decimal", "re")
+_DIGESTED_IN_FULL = ("datetime", "decimal", "re")
 """Modules of the types that torch always lets C compare; digests cover all that C reads of them."""
 
 IDENTITY = "="
@@ -228,7 +228,7 @@ def _are_deep(pytree: ModuleType, kind: type) -> bool:
         or any(
             type(method) is WrapperDescriptorType
             and method in allowed
-            and method.__objclass__.__module__ not in _COMPARED_AS_TOLD
+            and method.__objclass__.__module__ not in _DIGESTED_IN_FULL
             for method in methods
         )
     )

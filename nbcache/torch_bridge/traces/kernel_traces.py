@@ -529,9 +529,9 @@ class Reruns:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._lock = threading.Lock()
-        self._met: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         """Key of a frame → how often the kernel has compiled it."""
-        self._noted: dict[str, dict[str, None]] = {}
+        self._lines: dict[str, dict[str, None]] = {}
         """Key of a frame → its lines, the newest first."""
 
     def place(self, key: str) -> str:
@@ -543,14 +543,14 @@ class Reruns:
 
         with self._lock:
             ran = self._session.program.digest(generated=cache_dir())
-            self._met[key] += 1
-            return ran and sha256(f"{key} {ran} {self._met[key]}".encode())
+            self._counts[key] += 1
+            return ran and sha256(f"{key} {ran} {self._counts[key]}".encode())
 
     def traces(self, key: str, place: str) -> Set[str]:
         """Return the digests of the traces that torch made of this frame at this place."""
         stored = self._session.find(RERUN, key)
         with self._lock:
-            lines = self._noted.setdefault(key, {})
+            lines = self._lines.setdefault(key, {})
             for artifact in stored:
                 lines.update(dict.fromkeys(_RERUN.findall(artifact.content.decode("ascii", "replace"))))
             return {line.split()[1] for line in lines if line.startswith(place)}
@@ -559,9 +559,9 @@ class Reruns:
         """Record the digest of a trace that torch made or adopted for this frame at this place."""
         line = f"{place} {trace}"
         with self._lock:
-            lines = self._noted.setdefault(key, {})
+            lines = self._lines.setdefault(key, {})
             if is_new := line not in lines:
-                self._noted[key] = lines = dict.fromkeys(islice((line, *lines), _MOST_RERUNS))
+                self._lines[key] = lines = dict.fromkeys(islice((line, *lines), _MOST_RERUNS))
             content = "\n".join(lines).encode("ascii")
         self._session.cache.record(RERUN, key, content, made=is_new)
 

@@ -127,8 +127,8 @@ def make_trace(
     needed = {*ordered_keys, *input_indices, *(row[0] for row in guards), *(row[0] for row in shapes)}
     if any(values[index] is RUNS for index in needed):
         raise NoTrace("torch guards what code of yours returns")
-    objects_held = [*observations.objects()]
-    all_objects = [*values, *(value for value, _ in objects_held)]
+    observed = [*observations.objects()]
+    all_objects = [*values, *(value for value, _ in observed)]
     for code, scope in check_executed_code(observations.executed, all_objects):
         observations.note_code(code, scope)
     if imported := observations.imported & {
@@ -156,7 +156,7 @@ def make_trace(
             state_reads.check_environment(sources.all[index], value)
             _check_value(objects, value, inlined, in_order=sources.all[index] not in unguarded)
     attribute_names = _attribute_names(observations, [*objects.classes(), *all_objects])
-    places = _places_of_objects(torch, objects, objects_held, values, inlined)
+    places = _places_of_objects(torch, objects, observed, values, inlined)
     for module, name in chain(places, _places_in_modules(observations, attribute_names)):
         facts.append([f"{module} {name}", objects.digest(object_at(module, name))])
     reads = (state_reads.environment_variables(code, scope) for code, scope in observations.codes.values())
@@ -306,7 +306,7 @@ def _check_value(objects: Objects, value: Any, inlined: Set[int], *, in_order: b
 def _places_of_objects(
     torch: ModuleType,
     objects: Objects,
-    objects_held: Sequence[tuple[Any, str]],
+    observed: Sequence[tuple[Any, str]],
     values: Sequence[Any],
     inlined: Set[int],
 ) -> Iterator[tuple[str, str]]:
@@ -314,7 +314,7 @@ def _places_of_objects(
     visited: set[int] = set()
     reached = {*map(id, values)}
     kinds = (*value_types(torch), *DESCRIPTORS)
-    for value, kind in objects_held:
+    for value, kind in observed:
         if id(value) in visited:
             continue
         visited.add(id(value))
