@@ -398,12 +398,11 @@ class Traces:
         """Let Dynamo trace; record or audit the trace as soon as torch has built the guards."""
         __tracebackhide__ = True
         call.observations = observations = Observations()
-        thread = threading.get_ident()
         utils = sys.modules["torch._dynamo.utils"]
         breaks = len(utils.graph_break_reasons)
         start = time.perf_counter()
         executed = ExecutedCode(notes=call.audited is None)  # recording is slow, and an audit needs none
-        with observe(observations, lambda: threading.get_ident() == thread, executed, self._watched):
+        with observe(observations, executed, self._watched):
             output = trace()
         call.seconds = time.perf_counter() - start - call.backend_seconds
         call.observations = None

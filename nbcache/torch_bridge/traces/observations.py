@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
+import threading
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -207,12 +208,10 @@ def _flag_sizes() -> dict[type, int]:
 
 
 @contextmanager
-def observe(
-    observations: Observations, is_here: Callable[[], bool], executed: ExecutedCode, patches: Patches
-) -> Iterator[None]:
-    """Record what Dynamo does on threads where `is_here`, and the code that Python executes.
+def observe(observations: Observations, executed: ExecutedCode, patches: Patches) -> Iterator[None]:
+    """Record what Dynamo does on this thread, and the code that Python executes.
 
-    Dynamo traces on one thread at a time. Hooks belong to `places`, and are removed afterwards.
+    Dynamo traces on one thread at a time. Hooks belong to `patches`, and are removed afterwards.
     """
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase, compare_op_handlers
@@ -223,7 +222,10 @@ def observe(
     from torch._dynamo.variables.constant import ConstantVariable
     from torch._dynamo.variables.lazy import LazyVariableTracker
 
-    modules, members = {*sys.modules}, _flag_sizes()
+    modules, members, thread = {*sys.modules}, _flag_sizes(), threading.get_ident()
+
+    def is_here() -> bool:
+        return threading.get_ident() == thread
 
     def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
