@@ -15,7 +15,7 @@ LOW = {"artifacts", "core", "explain", "kernel", "shared", "snapshots", "stores"
 HIGH = {"bench", "launcher", "torch_bridge", "ui"}
 TOP = {"__main__", "parts"}
 BUDGETS = {
-    "artifacts": 2380,
+    "artifacts": 2375,
     "bench": 1060,
     "core": 4170,
     "explain": 2010,
@@ -24,7 +24,7 @@ BUDGETS = {
     "shared": 1430,
     "snapshots": 1800,
     "stores": 1980,
-    "torch_bridge": 13450,
+    "torch_bridge": 13210,
     "ui": 8310,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""

@@ -126,7 +126,7 @@ def make_trace(
     values = [source_values.of(source) for source in sources.all]
     needed = {*ordered_keys, *input_indices, *(row[0] for row in guards), *(row[0] for row in shapes)}
     if any(values[index] is RUNS for index in needed):
-        raise NoTrace("torch guards what code of yours returns")
+        raise NoTrace("torch guards a value that your code returns")
     observed = [*observations.objects()]
     all_objects = [*values, *(value for value, _ in observed)]
     for code, scope in check_executed_code(observations.executed, all_objects):
