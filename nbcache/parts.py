@@ -15,7 +15,7 @@ from nbcache.torch_bridge.dependencies.keys import Dependencies
 from nbcache.torch_bridge.dependencies.monkeypatches import GENERATORS, TABLES
 from nbcache.torch_bridge.hooks import Loss, Part
 from nbcache.torch_bridge.providers import autotune, cpp_kernels, gemm_autotune, graphs, triton_kernels
-from nbcache.torch_bridge.traces.lane import Traces
+from nbcache.torch_bridge.traces.kernel_traces import Traces
 
 __all__ = ["PARTS", "make_bridge"]
 

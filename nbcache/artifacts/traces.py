@@ -1,15 +1,15 @@
-"""Traces: what Dynamo made of a function once, and on which facts, as bytes that hold no pickle.
+"""Traces: the generated code, guards and facts of a function that Dynamo traced, in bytes without pickles.
 
     trace   = canonical JSON of the format "trace"; its sources, facts and guards are tables
-    table   = {"common": [second parts, each once], "rows": [[first part, index of the second], …]}
+    table   = {"common": [second parts, each once], "rows": [[first part, index of the second part], …]}
     value   = null | true | false | integer | text
             | ["float", hexadecimal text] | ["complex", hexadecimal text, hexadecimal text]
             | ["bytes", base64] | ["tuple", value…] | ["list", value…] | ["frozenset", value…]
             | ["slice", value, value, value] | ["ellipsis"] | ["code", code]
-            | [name, …] of a compiler's own value, which the compiler's module reads
+            | [name, …] for a value of the compiler, which the compiler's module reads
     code    = an object: the fields of a code object, by name
 
-What is read is checked field by field, and nothing of it is run here.
+`from_bytes` checks each field, and runs no stored code.
 """
 
 from __future__ import annotations
@@ -27,13 +27,26 @@ from urllib.parse import quote, unquote
 from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
 from nbcache.core.errors import CorruptEntry, FormatError
 
-REST = ("rest", "rest in closure")
-"""Kinds of globals: the function that goes on after a graph break, and what makes one with its closure."""
+__all__ = [
+    "RESUME_KINDS",
+    "Trace",
+    "code_from",
+    "code_to",
+    "from_bytes",
+    "names_from",
+    "names_to",
+    "to_bytes",
+    "value_from",
+    "value_to",
+]
+
+RESUME_KINDS = ("rest", "rest in closure")
+"""Kinds of globals: the function that resumes after a graph break, and its factory if it has a closure."""
 _FORMAT = "trace"
 _OPTIONAL = frozenset({"break_line", "break_reason", "seconds"})
-"""Fields that are left out where they are empty."""
+"""Fields that are omitted if they are empty."""
 _DIGITS = 16
-"""Hexadecimal digits of the bits of a number."""
+"""Number of hexadecimal digits for the bits of a float."""
 _CODE = {
     "co_argcount": int,
     "co_posonlyargcount": int,
@@ -54,75 +67,76 @@ _CODE = {
     "co_freevars": tuple,
     "co_cellvars": tuple,
 }
-"""The arguments of `types.CodeType`, in its order, with their types."""
+"""The arguments of `types.CodeType`, in order, with their types."""
 
-Other = Callable[[Any], Any]
-"""Writes or reads what is not Python's own; raises FormatError."""
+Converter = Callable[[Any], Any]
+"""Writes or reads a value that is not a plain Python value; raises FormatError."""
 
 
 def _refuse(value: Any) -> Any:
-    raise FormatError(f"a trace cannot hold a {type(value).__qualname__}")
+    raise FormatError(f"a trace cannot contain a {type(value).__qualname__}")
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One trace. Tables hold rows of JSON; a number in a row is the index of a source."""
+    """One trace. Its tables are rows of JSON, in which a number is the index of a source."""
 
     key: str
-    """The key that it is stored under: under another one it is none."""
+    """Key under which the trace is stored; it is invalid under any other key."""
     function: str
-    """Name of the function."""
+    """Qualified name of the function."""
     code: Mapping[str, Any]
-    """The code that runs in its place, as `code_to` writes it."""
+    """The generated code that runs in the function's place, as `code_to` writes it."""
     sources: list[list[Any]]
-    """The way to each value: a name, the index of the source that it was read from, and further fields."""
+    """Rows [class, index of the base source or null, other fields]."""
     same: list[int]
-    """By source: the index of the first source with the very same object; its own, for a value."""
+    """By source: index of the first source with the same object; for a constant, its own index."""
     facts: list[list[Any]]
-    """The values that were read: an index, or a name in a module; and a digest."""
+    """Rows [index of a source, or module and name; digest]."""
     names: list[list[str]]
-    """Names that code reads: [module (empty: the function's own), name, what it means there]."""
+    """Rows [module (empty: the function's own), name, digest] for names that code reads."""
     asked: str
-    """Names that code may have asked modules for, as `names_to` writes them."""
+    """Names that code may have read from modules as attributes, as `names_to` writes them."""
     attributes: list[list[str]]
-    """The names that each module has: [module, names]; it lacks the others."""
+    """Rows [module, names]: those of these attributes that the module has."""
     guards: list[list[Any]]
-    """torch's guards: the index of a source, the kind, and arguments."""
+    """torch's guards: rows [index of a source, kind, arguments]."""
     key_order: list[int]
-    """Sources whose keys are guarded in order."""
+    """Sources of dictionaries with guards on the order of their keys."""
     shapes: list[list[Any]]
-    """Sizes and strides of the tensors that are guarded, by source."""
+    """Rows [index of a source, size, stride] for the tensors with guards."""
     inputs: list[int]
     """Sources of the graph's inputs, in order."""
     installed: list[list[str]]
-    """Globals that the code reads: [name, kind, what it is]; of the kinds `REST`, code as JSON."""
+    """Rows [name, kind, place] for globals that the code reads; for `RESUME_KINDS`, it is code, as JSON."""
     imports: Mapping[str, str]
-    """Modules that the code reads as globals, by those names."""
+    """Global name → module for modules that the code reads."""
     autograd_key: str
-    """AOTAutograd's key for the graph; empty where there is no graph."""
+    """AOTAutograd's key of the graph; empty if there is no graph."""
     state: str
     """torch's global state, as torch writes it."""
     replayed: list[str]
-    """The side effects of the code, in torch's words."""
+    """Side effects of the code, as torch describes them."""
     operators: int
     has_outputs: int
-    """1 where the graph has any, else 0."""
+    """1 if the graph has outputs, else 0."""
     seconds: float = 0.0
-    """Seconds of tracing; 0 where they are unknown."""
+    """Duration of the tracing; 0 if unknown."""
     break_reason: str = ""
-    """Why it ends in a graph break, in words without a place; empty where it ends in none."""
+    """Reason of the graph break at the function's end, without a position; empty without a graph break."""
     break_line: int = 0
-    """In which of the function's lines, from 1; 0 where that is in another function."""
+    """Line of the graph break within the function, from 1; 0 if it is in another function."""
 
 
 def to_bytes(trace: Trace) -> bytes:
-    """Return a trace as bytes; FormatError where it holds what these cannot hold."""
+    """Return a trace as bytes; raise FormatError if it contains a value without a format."""
     try:
-        told = {each.name: getattr(trace, each.name) for each in fields(trace)}
-        told["sources"] = _table([base, [kind, given]] for kind, base, given in trace.sources)
-        told["facts"] = _table(trace.facts)
-        told["guards"] = _table([index, rest] for index, *rest in trace.guards)
-        return to_json(_FORMAT, {name: each for name, each in told.items() if name not in _OPTIONAL or each})
+        parts = {field.name: getattr(trace, field.name) for field in fields(trace)}
+        parts["sources"] = _table([base, [kind, arguments]] for kind, base, arguments in trace.sources)
+        parts["facts"] = _table(trace.facts)
+        parts["guards"] = _table([index, arguments] for index, *arguments in trace.guards)
+        stored = {name: value for name, value in parts.items() if name not in _OPTIONAL or value}
+        return to_json(_FORMAT, stored)
     except (TypeError, ValueError) as error:
         raise FormatError(f"a trace cannot be written: {error}") from error
 
@@ -133,10 +147,10 @@ def from_bytes(content: bytes) -> Trace:
     imports = read.object("imports")
     if not all(isinstance(name, str) for name in imports.values()):
         raise corrupt("the imports of a trace are not names")
-    sources = [[kind, base, given] for base, (kind, given) in _rows(read, "sources", 2)]
+    sources = [[kind, base, arguments] for base, (kind, arguments) in _rows(read, "sources", 2)]
     for number, (name, base, _) in enumerate(sources):
         if not isinstance(name, str) or not (base is None or _is_index(base, number)):
-            raise corrupt("a source of a trace is read from a later one")
+            raise corrupt("the base of a source of a trace comes after it")
     trace = Trace(
         key=read.text("key"),
         function=read.text("function"),
@@ -147,7 +161,7 @@ def from_bytes(content: bytes) -> Trace:
         names=[_texts(row, 3) for row in read.array("names")],
         asked=read.text("asked"),
         attributes=[_texts(row, 2) for row in read.array("attributes")],
-        guards=[[index, *rest] for index, rest in _rows(read, "guards", 3)],
+        guards=[[index, *arguments] for index, arguments in _rows(read, "guards", 3)],
         key_order=_indices(read, "key_order", len(sources)),
         shapes=[_row(row, 3) for row in read.array("shapes")],
         inputs=_indices(read, "inputs", len(sources)),
@@ -163,32 +177,32 @@ def from_bytes(content: bytes) -> Trace:
         break_line=read.integer("break_line", optional=True),
     )
     if len(trace.same) != len(sources):
-        raise corrupt("a trace does not tell of each source whether it is another one")
+        raise corrupt("a trace does not say for each source whether its object has another source")
     for index, *_ in (*trace.guards, *trace.shapes):
         if not _is_index(index, len(sources)):
             raise corrupt("a guard of a trace has no source")
     for place, digest in trace.facts:
         if not (_is_index(place, len(sources)) or isinstance(place, str)) or not isinstance(digest, str):
-            raise corrupt("a fact of a trace is of nothing")
+            raise corrupt("a fact of a trace has an invalid key or digest")
     return trace
 
 
 def _table(rows: Iterable[list[Any]]) -> dict[str, Any]:
-    """Return rows of two as JSON: most of the second parts stand in many of them, and are written once."""
-    numbers: dict[str, int] = {}
+    """Return pairs as JSON that contains each second part once, since most of them repeat."""
+    indices: dict[str, int] = {}
     common: list[Any] = []
-    found = []
+    indexed = []
     for first, second in rows:
         text = json.dumps(second, sort_keys=True)
-        if text not in numbers:
-            numbers[text] = len(common)
+        if text not in indices:
+            indices[text] = len(common)
             common.append(second)
-        found.append([first, numbers[text]])
-    return {"common": common, "rows": found}
+        indexed.append([first, indices[text]])
+    return {"common": common, "rows": indexed}
 
 
 def _rows(read: Fields, field: str, length: int | None = None) -> Iterator[list[Any]]:
-    """Return the rows that `_table` has written; second parts are lists of a `length`, if it is given."""
+    """Return the pairs that `_table` wrote; second parts are lists of this `length`, if any."""
     table = Fields(read.object(field), field)
     common = table.array("common")
     for row in table.array("rows"):
@@ -205,38 +219,38 @@ def _is_index(value: object, below: int) -> bool:
 def _indices(read: Fields, field: str, below: int) -> list[int]:
     indices = read.array(field)
     if not all(_is_index(index, below) for index in indices):
-        raise corrupt(f"the field {field!r} of a trace names a source that is not there")
-    return indices
+        raise corrupt(f"the field {field!r} of a trace has an invalid source index")
+    return [int(str(index)) for index in indices]
 
 
-def _row(row: object, length: int) -> list[Any]:
-    if not isinstance(row, list) or len(row) != length:
-        raise corrupt("a row of a trace is of another length")
+def _row(row: object, length: int | None) -> list[Any]:
+    if not isinstance(row, list) or length not in (None, len(row)):
+        raise corrupt("a row of a trace has an invalid length")
     return row
 
 
 def _texts(row: object, length: int | None = None) -> list[str]:
-    found = _row(row, len(row) if length is None and isinstance(row, list) else length or 0)
-    if not all(isinstance(each, str) for each in found):
-        raise corrupt("a row of a trace holds something else than texts")
-    return found
+    texts = _row(row, length)
+    if not all(isinstance(text, str) for text in texts):
+        raise corrupt("a row of a trace contains a value that is not a text")
+    return texts
 
 
 def names_to(names: Iterable[str]) -> str:
-    """Return any texts as one, sorted: with spaces between them, and with what is in them percent-encoded."""
+    """Return texts as one text: sorted, percent-encoded and joined with spaces."""
     return " ".join(quote(name, errors="surrogatepass") or "%" for name in sorted(names))
 
 
 def names_from(text: str) -> set[str]:
-    """Return the texts that `names_to` was given."""
+    """Return the texts from which `names_to` made this text."""
     return {"" if name == "%" else unquote(name, errors="surrogatepass") for name in text.split()}
 
 
 # --- values and code -----------------------------------------------------------------------------------
 
 
-def value_to(value: Any, other: Other = _refuse) -> Any:
-    """Return a value as JSON; what is not Python's own goes to `other`. FormatError where that refuses."""
+def value_to(value: Any, convert: Converter = _refuse) -> Any:
+    """Return a value as JSON; `convert` writes values of the compiler, or raises FormatError."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -247,78 +261,80 @@ def value_to(value: Any, other: Other = _refuse) -> Any:
     if kind is bytes:
         return ["bytes", base64.b64encode(value).decode()]
     if kind in (tuple, list):
-        return [kind.__name__, *(value_to(each, other) for each in value)]
+        return [kind.__name__, *(value_to(item, convert) for item in value)]
     if kind is frozenset:
-        return ["frozenset", *sorted((value_to(each, other) for each in value), key=repr)]
+        return ["frozenset", *sorted((value_to(item, convert) for item in value), key=repr)]
     if kind is slice:
-        return ["slice", *(value_to(each, other) for each in (value.start, value.stop, value.step))]
+        return ["slice", *(value_to(item, convert) for item in (value.start, value.stop, value.step))]
     if value is Ellipsis:
         return ["ellipsis"]
     if kind is types.CodeType:
-        return ["code", code_to(value, other)]
-    return other(value)
+        return ["code", code_to(value, convert)]
+    return convert(value)
 
 
-def value_from(row: Any, other: Other = _refuse) -> Any:
-    """Return the value of JSON; CorruptEntry for other JSON."""
+def value_from(row: Any, convert: Converter = _refuse) -> Any:
+    """Return the value that `value_to` wrote; raise CorruptEntry for any other JSON."""
     if row is None or type(row) in (bool, int, str):
         return row
     if not isinstance(row, list) or not row or not isinstance(row[0], str):
-        raise corrupt("a value of a trace is none")
-    name, *rest = row
+        raise corrupt("a value of a trace is invalid")
+    name, *arguments = row
     try:
         if name == "float":
-            (text,) = rest
+            (text,) = arguments
             return _from_hex(text)
         if name == "complex":
-            real, imaginary = map(_from_hex, rest)
+            real, imaginary = map(_from_hex, arguments)
             return complex(real, imaginary)
         if name == "bytes":
-            (text,) = rest
+            (text,) = arguments
             return base64.b64decode(text, validate=True)
         if name == "code":
-            (code,) = rest
-            return code_from(code, other)
+            (code,) = arguments
+            return code_from(code, convert)
         if name == "ellipsis":
             return Ellipsis
         if name in ("tuple", "list", "frozenset", "slice"):
-            values = [value_from(each, other) for each in rest]
-            makes: Mapping[str, Callable[..., Any]] = {"tuple": tuple, "list": list, "frozenset": frozenset}
-            return slice(*values) if name == "slice" else makes[name](values)
-        return other(row)
+            values = [value_from(item, convert) for item in arguments]
+            kinds: Mapping[str, Any] = {"tuple": tuple, "list": list, "frozenset": frozenset}
+            return slice(*values) if name == "slice" else kinds[name](values)
+        return convert(row)
+    except CorruptEntry:
+        raise
     except (TypeError, ValueError, OverflowError, binascii.Error, FormatError) as error:
-        raise error if isinstance(error, CorruptEntry) else corrupt(f"a {name} of a trace is none") from error
+        raise corrupt(f"a {name} of a trace is invalid") from error
 
 
 def _hex(value: float) -> str:
-    """Return a number in hexadecimal digits; of a NaN, the 16 of its bits."""
+    """Return a number in hexadecimal notation; a NaN as the 16 digits of its bits."""
     return value.hex() if value == value else struct.pack(">d", value).hex()
 
 
 def _from_hex(text: Any) -> float:
-    """Return the number that `_hex` was given; ValueError or TypeError for anything else."""
+    """Return the number that `_hex` wrote; raise ValueError or TypeError for any other value."""
     if isinstance(text, str) and len(text) == _DIGITS and "x" not in text:
         (value,) = struct.unpack(">d", bytes.fromhex(text))
         return float(value)
     return float.fromhex(text)
 
 
-def code_to(code: types.CodeType, other: Other = _refuse) -> dict[str, Any]:
-    """Return a code object as JSON; constants that are not Python's own go to `other`."""
-    return {name: value_to(getattr(code, name), other) for name in _CODE}
+def code_to(code: types.CodeType, convert: Converter = _refuse) -> dict[str, Any]:
+    """Return a code object as JSON; `convert` writes constants of the compiler."""
+    return {name: value_to(getattr(code, name), convert) for name in _CODE}
 
 
-def code_from(row: object, other: Other = _refuse) -> types.CodeType:
-    """Return the code object of JSON; CorruptEntry for other JSON."""
+def code_from(row: object, convert: Converter = _refuse) -> types.CodeType:
+    """Return the code object that `code_to` wrote; raise CorruptEntry for any other JSON."""
     if not isinstance(row, Mapping):
         raise corrupt("code of a trace is not a JSON object")
     arguments: list[Any] = []
     for name, kind in _CODE.items():
-        value = value_from(row.get(name), other)
+        value = value_from(row.get(name), convert)
         if type(value) is not kind:
             raise corrupt(f"{name} of a code object of a trace is not of the type {kind.__name__}")
         arguments.append(value)
     try:
         return types.CodeType(*arguments)
     except (TypeError, ValueError, OverflowError) as error:
-        raise corrupt("a code object of a trace is none") from error
+        raise corrupt("a code object of a trace is invalid") from error

@@ -87,7 +87,7 @@ def test_code_comes_back_and_runs() -> None:
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, int, {1}])
 def test_what_is_not_pythons_own_is_refused(value: Any) -> None:
-    with pytest.raises(FormatError, match="cannot hold"):
+    with pytest.raises(FormatError, match="cannot contain"):
         value_to(value)
 
 

@@ -22,12 +22,12 @@ def test_an_audit_that_finds_a_difference_removes_the_trace_and_uses_none(
 ) -> None:
     doctored = """
 import dataclasses
-import nbcache.torch_bridge.traces.reading as reading
-original = reading.from_bytes
+import nbcache.torch_bridge.traces.trace_rows as trace_rows
+original = trace_rows.from_bytes
 def with_fewer_guards(content):
     trace = original(content)
     return dataclasses.replace(trace, guards=trace.guards[:-1])
-reading.from_bytes = with_fewer_guards
+trace_rows.from_bytes = with_fewer_guards
 """
     first, second = both
     expected = first.run(FUNCTION, tmp_path / "kernels")
@@ -50,12 +50,12 @@ def test_a_function_without_a_trace_is_recorded_again_in_one_of_so_many_kernels(
 ) -> None:
     doctored = """
 import nbcache
-import nbcache.torch_bridge.traces.lane as lane
-original = lane.watching
-def watching(*arguments):
+import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
+original = kernel_traces.observe
+def observe(*arguments):
     nbcache.session().notice("watched")
     return original(*arguments)
-lane.watching = watching
+kernel_traces.observe = observe
 """
     program = FUNCTION.replace("* 2 + 1", "* 2 + len(f.__doc__ or '')")
     first, second = both
@@ -180,8 +180,8 @@ def results(compile):
 
 FAULTY = """
 import torch
-import nbcache.torch_bridge.traces.lane as lane
-import nbcache.torch_bridge.traces.reading as reading
+import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
+import nbcache.torch_bridge.traces.trace_rows as trace_rows
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.guards as guards
 owner, name = {where}
@@ -205,15 +205,15 @@ def results(compile):
     return [found, torch.tensor(len(installed))]
 """
 STEPS = [
-    "reading, 'from_bytes'",
-    "lane, 'checked'",
-    "lane, 'adopted'",
+    "trace_rows, 'from_bytes'",
+    "kernel_traces, 'check_facts'",
+    "kernel_traces, 'adopt'",
     "guards.CheckFunctionManager, '__init__'",
-    "lane, 'loaded'",
+    "kernel_traces, 'load_graph'",
     "convert_frame, 'DynamoOutput'",
     "convert_frame, 'GuardedCode'",
     "convert_frame, 'wrap_guarded_code'",
-    "lane, 'count_and_record'",
+    "kernel_traces, 'count_and_record'",
 ]
 
 
@@ -234,7 +234,7 @@ def test_a_fault_at_any_step_means_that_torch_traces(
     assert [outcome for outcome, *_ in found["graphs"]][-1] == "hit"
     assert not any(reason.startswith(ADOPTED) for *_, reason in found["graphs"])
     (notice,) = found["notices"]
-    assert "functions are traced as ever from now on" in notice and "OSError" in notice
+    assert "this kernel uses no traces from now on" in notice and "OSError" in notice
     again = second.run(FUNCTION, tmp_path / "kernels")
     assert reasons(again)[0].startswith(ADOPTED)
 

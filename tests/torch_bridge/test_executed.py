@@ -19,8 +19,8 @@ import nbformat.sign
 import pytest
 
 from nbcache.core.key import Component
-from nbcache.torch_bridge.traces.executed import Executed, check_executed
-from nbcache.torch_bridge.traces.values import Untold
+from nbcache.torch_bridge.traces.facts import NoTrace
+from nbcache.torch_bridge.traces.state_reads import ExecutedCode, check_executed_code
 
 Two = collections.namedtuple("Two", "a b")
 
@@ -47,8 +47,8 @@ def code_of(function: Any) -> types.CodeType:
     ],
 )
 def test_what_looks_into_the_users_objects_is_refused(function: Any) -> None:
-    with pytest.raises(Untold, match=f"Python runs .*{code_of(function).co_name}"):
-        [*check_executed([code_of(function)], [])]
+    with pytest.raises(NoTrace, match=f"Python runs .*{code_of(function).co_name}"):
+        [*check_executed_code([code_of(function)], [])]
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_what_looks_into_the_users_objects_is_refused(function: Any) -> None:
     ],
 )
 def test_what_makes_things_and_what_torch_itself_has_run_is_not(function: Any) -> None:
-    assert [*check_executed([code_of(function)], [])] == []
+    assert [*check_executed_code([code_of(function)], [])] == []
 
 
 def test_code_of_packages_is_refused_but_for_what_imports_ask() -> None:
-    with pytest.raises(Untold, match=r"Python runs yield_code_cells\(\) of nbformat.sign"):
-        [*check_executed([code_of(nbformat.sign.yield_code_cells)], [])]
+    with pytest.raises(NoTrace, match=r"Python runs yield_code_cells\(\) of nbformat.sign"):
+        [*check_executed_code([code_of(nbformat.sign.yield_code_cells)], [])]
 
 
 def before() -> None: ...
@@ -83,7 +83,7 @@ def again() -> None: ...
 
 
 def test_code_that_runs_on_this_thread_is_noted_once_whenever_it_may_be() -> None:
-    executed = Executed()
+    executed = ExecutedCode()
     before()
     for _ in range(2):
         executed.begin()
@@ -93,7 +93,7 @@ def test_code_that_runs_on_this_thread_is_noted_once_whenever_it_may_be() -> Non
         other.join()
         executed.end()
         before()
-    another = Executed()
+    another = ExecutedCode()
     another.begin()
     again()
     within()
@@ -108,18 +108,18 @@ def test_code_that_runs_on_this_thread_is_noted_once_whenever_it_may_be() -> Non
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 has several tools at once")
 def test_it_is_not_possible_while_somebody_profiles() -> None:
     with cProfile.Profile():
-        assert not Executed.is_possible()
-    assert Executed.is_possible()
+        assert not ExecutedCode.is_possible()
+    assert ExecutedCode.is_possible()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="3.11 has one profiler")
 def test_it_is_possible_while_a_number_is_free() -> None:
     monitoring = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
     with cProfile.Profile():
-        assert Executed.is_possible()
+        assert ExecutedCode.is_possible()
     for number in (3, 4):
         monitoring.use_tool_id(number, "another")
-    assert not Executed.is_possible()
+    assert not ExecutedCode.is_possible()
     for number in (3, 4):
         monitoring.free_tool_id(number)
-    assert Executed.is_possible()
+    assert ExecutedCode.is_possible()

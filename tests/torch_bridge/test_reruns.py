@@ -10,7 +10,7 @@ import pytest
 from nbcache.core.key import sha256
 from nbcache.core.model import Artifact
 from nbcache.kernel.program import Program
-from nbcache.torch_bridge.traces.reruns import Reruns
+from nbcache.torch_bridge.traces.kernel_traces import Reruns
 
 
 class Kernel:

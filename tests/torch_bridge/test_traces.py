@@ -77,9 +77,9 @@ def test_a_handler_of_the_log_takes_no_trace_away(run_cells: RunCells) -> None:
 
 def test_a_fault_while_nbcache_watches_dynamo_costs_no_cell(run_cells: RunCells) -> None:
     fault = """
-    from nbcache.torch_bridge.traces import watch
+    from nbcache.torch_bridge.traces import observations
     def note_code(*arguments): raise KeyError("f_code")
-    watch.Seen.note_code = note_code
+    observations.Observations.note_code = note_code
     """
     cells = [LOAD, "%nbcache config audit=0", SET_UP, COMPILE, TRAIN, REPORTS]
     failing = run_cells([LOAD, textwrap.dedent(fault), *cells[1:]])
@@ -159,12 +159,12 @@ def test_a_cell_that_runs_a_file_has_no_trace_used_and_the_report_says_so(
 
 FEWER_GUARDS = """\
 import dataclasses
-import nbcache.torch_bridge.traces.reading as reading
-original = reading.from_bytes
+import nbcache.torch_bridge.traces.trace_rows as trace_rows
+original = trace_rows.from_bytes
 def with_fewer_guards(content):
     trace = original(content)
     return dataclasses.replace(trace, guards=trace.guards[:-1])
-reading.from_bytes = with_fewer_guards
+trace_rows.from_bytes = with_fewer_guards
 """
 
 

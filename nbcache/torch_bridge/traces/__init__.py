@@ -1,10 +1,10 @@
-"""Traces: skips Dynamo's tracing of a function where all that the trace looked at is as it was.
+"""Traces: restore what Dynamo made of a function, so that it is not traced again, if its facts still hold.
 
-While Dynamo traces, everything that it makes a value of is noted (`watch`). What was recorded (`recording`)
-are the code that it made, its guards, and *facts*: digests of each object that it held, and the names that
-code read. Where an object cannot be found again or told whole, the function has no trace.
+While Dynamo traces, `observations` records its variable trackers and the traced code. `recording` makes a
+trace of them: the generated code, its guards, and *facts*, which are digests of the objects and names that
+the tracing read. A function that read an object without a fact has no trace.
 
-Before Dynamo traces a function, `adopting` looks for a trace whose facts hold here. torch then builds its own
-guards on the objects that are here, which must pass, and loads the graph by AOTAutograd's key. Any doubt or
-fault means that torch traces as ever (`lane`).
+Before Dynamo traces a function, `kernel_traces` looks for a trace whose facts hold in this kernel
+(`fact_checks`). torch then builds its own guards on the objects here, which must pass, and the graph is
+loaded with AOTAutograd's key (`adoption`). In doubt, and after any fault, torch traces.
 """

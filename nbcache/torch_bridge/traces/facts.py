@@ -1,68 +1,385 @@
-"""The facts of a trace: found where it is recorded, and asked for again where it may be adopted."""
+"""Facts: digests of the objects and names that Dynamo reads, and values of its sources in this kernel."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
+import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
+from types import CellType, CodeType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
-from nbcache.core.fingerprints.objects import Objects, is_plain
+from nbcache.core.canonical_json import corrupt
+from nbcache.core.fingerprints.code import code_digest, hashed
+from nbcache.core.fingerprints.objects import Objects, Rule, full_name, is_plain
 from nbcache.core.fingerprints.running import Running
-from nbcache.torch_bridge.traces.gate import is_users
-from nbcache.torch_bridge.traces.values import Untold, module_named
+from nbcache.core.installed import is_installed
 
 __all__ = [
     "ABSENT",
+    "ANNOTATIONS",
+    "CONFIGS",
+    "COUNTERS",
+    "IDENTITY",
+    "LINES",
+    "REGISTRATIONS",
     "RUNS",
+    "TENSOR_MARKS",
     "Expression",
-    "Values",
+    "Frame",
+    "NestedCode",
+    "NoTrace",
+    "SourceValues",
+    "constant_from",
+    "constant_to",
+    "covers_value",
+    "environment",
     "expression_of",
     "fact_of",
-    "found_at",
-    "is_whole",
-    "names_held",
+    "is_config",
+    "is_users_code",
+    "module_by_name",
+    "module_name",
     "names_of",
+    "object_at",
+    "objects_for",
     "place_of",
+    "present_names",
+    "registrations",
     "same_objects",
-    "scope_of",
+    "scope_name",
+    "value_types",
 ]
 
+_IGNORED_ATTRIBUTES = frozenset({"_torchdynamo_wrapper_id"})
+"""Attributes in which Dynamo numbers its compiles; digests ignore them."""
+COUNTERS = frozenset({"next_id"})
+"""Attributes in which torch's classes count their instances; digests ignore them."""
+CONFIGS = frozenset(
+    {
+        ("transformers.configuration_utils", "PreTrainedConfig"),
+        ("transformers.integrations.heterogeneity.configuration_utils", "HeterogeneousConfigMixin"),
+    }
+)
+"""(module, name) of the classes whose `__getattribute__` reads only its own object."""
+TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
+"""Attributes that Dynamo itself sets on tensors."""
+_OF_OPERATORS = frozenset(
+    {
+        *("__annotations__", "__module__", "__name__", "__qualname__", "_cacheable", "_defined_in_python"),
+        *("_dir", "_dispatch_cache", "_has_torchbind_op_overload", "_name", "_namespace"),
+        *("_nondeterministic_seeded", "_ns"),
+        *("_op", "_op_dk", "_overload_names", "_overloadname", "_overloadpacket", "_qualified_op_name"),
+        *("_schema", "_supports_training_input_mutation", "_tags", "functorch_table", "is_view"),
+        *("non_fallthrough_keys", "py_kernels", "python_key_table", "subgraph_indexes"),
+    }
+)
+"""Attributes that torch itself sets on its operators."""
+_TRACING_RULES = (
+    *("_allowed_callable_ids", "_disallowed_callable_ids", "_leaf_function_ids"),
+    *("_nonstrict_trace_callable_ids", "_polyfilled_function_ids"),
+)
+"""Names of Dynamo's sets of function ids, each with its own rule for tracing these functions."""
+_COMPARING = ("__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__")
+_DIGESTED_IN_FULL = ("datetime", "decimal", "re")
+"""Modules of the types that torch always lets C compare; digests cover all that C reads of them."""
+
+IDENTITY = "="
+"""Key of the fact that says which names referred to one object."""
+REGISTRATIONS = "<"
+"""Key of the fact that digests registrations with abstract classes and as pytree nodes."""
+LINES = "^"
+"""Key of the fact that digests the function's line numbers, for functions with a graph break."""
+ANNOTATIONS = "%"
+"""Key of the fact that says that digests of functions include annotations."""
+
+
+_COPY = "torch._dynamo.polyfills.{0}.py_{0}"
+"""Path at which Dynamo keeps its pure-Python copy of a standard module, such as `operator`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A call of a compiled function, which Dynamo is about to trace."""
+
+    code: CodeType
+    scope: dict[str, Any]
+    """The function's globals."""
+    values: dict[str, Any]
+    """Its locals and the values of its closure."""
+    closure: tuple[CellType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NestedCode:
+    """A placeholder in stored code for a code object that is nested in the traced function's code."""
+
+    index: int
+    """Index of that code object, in depth-first order."""
+
+
+class NoTrace(Exception):
+    """A function can't have a trace, or a stored trace doesn't fit. The message is a clause: why."""
+
+    def __init__(self, why: str, *, names_cause: bool = False) -> None:
+        """`names_cause`: whether the message names a function or a value that the user has changed."""
+        super().__init__(why)
+        self.names_cause = names_cause
+
+
+def module_by_name(name: str) -> Any:
+    """Return the module with a name that `module_name` returned; None if it is not imported."""
+    if (module := sys.modules.get(name)) is not None:
+        return module
+    holder, _, original = name.rpartition(".py_")
+    if name != _COPY.format(original):
+        return None
+    return getattr(sys.modules.get(holder), "__dict__", {}).get(f"py_{original}")
+
+
+def module_name(module: ModuleType) -> str:
+    """Return the name under which another kernel finds this module; empty if there is no such name."""
+    name = scope_name(module.__dict__)
+    return name if name and module_by_name(name) is module else ""
+
+
+def scope_name(scope: dict[str, Any]) -> str:
+    """Return the name of the module that has exactly this globals dictionary; empty if no module has it."""
+    name = scope.get("__name__")
+    names = (name, _COPY.format(name)) if type(name) is str else ()
+    return next((path for path in names if getattr(module_by_name(path), "__dict__", None) is scope), "")
+
+
+def environment() -> tuple[Any, Any]:
+    """Return `os.environ` and the dictionary below it."""
+    return os.environ, getattr(os.environ, "_data", None)
+
+
+def constant_to(value: Any) -> list[Any]:
+    """Return a constant in generated code as a row; raise NoTrace for an unknown type."""
+    import torch
+
+    if type(value) is NestedCode:
+        return ["own", value.index]
+    if type(value) is torch.device:
+        return ["device", str(value)]
+    if type(value) in (torch.dtype, torch.layout, torch.memory_format):
+        return [type(value).__name__, str(value).removeprefix("torch.")]
+    raise NoTrace(f"its code has a constant of the type {type(value).__qualname__}")
+
+
+def constant_from(row: Any) -> Any:
+    """Return the constant that `constant_to` wrote; raise CorruptEntry for any other row."""
+    import torch
+
+    kind, name = row if len(row) == 2 else ("", None)
+    if kind == "own" and type(name) is int and name >= 0:
+        return NestedCode(name)
+    if isinstance(name, str) and kind in ("device", "dtype", "layout", "memory_format"):
+        try:
+            constant = torch.device(name) if kind == "device" else getattr(torch, name, None)
+        except RuntimeError as error:
+            raise corrupt(f"the device {name!r} of a trace is unknown") from error
+        if type(constant) is getattr(torch, kind):
+            return constant
+    raise corrupt("a constant of a trace is invalid")
+
+
+def value_types(torch: ModuleType) -> tuple[type, ...]:
+    """Return torch's value types: their repr describes an instance, and its identity is irrelevant."""
+    return (
+        *(torch.dtype, torch.device, torch.finfo, torch.iinfo, torch.layout, torch.memory_format),
+        torch.Size,
+    )
+
+
+def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
+    """Return the digester for one recording or one check of a trace."""
+    return Objects(
+        [_rule(torch)],
+        _IGNORED_ATTRIBUTES,
+        (ContextVar, *value_types(torch)),
+        annotations=annotations,
+        counters={torch.utils.hooks.RemovableHandle: COUNTERS},
+        are_deep=partial(_are_deep, torch.utils._pytree),
+        scope_name=scope_name,
+    )
+
+
+def _are_deep(pytree: ModuleType, kind: type) -> bool:
+    """Return whether Python may read instances of a class with all objects below them while Dynamo traces.
+
+    These are configurations of transformers, pytree constants, and classes whose comparison in C torch
+    allows.
+    """
+    from torch._dynamo.variables import user_defined
+
+    allowed = getattr(user_defined, "_SAFE_C_SLOTS", None) or ()
+    methods = (vars(base).get(name) for base in kind.__mro__ for name in _COMPARING)
+    return (
+        is_config(kind)
+        or bool(pytree.is_constant_class(kind))
+        or any(
+            type(method) is WrapperDescriptorType
+            and method in allowed
+            and method.__objclass__.__module__ not in _DIGESTED_IN_FULL
+            for method in methods
+        )
+    )
+
+
+def is_config(kind: type) -> bool:
+    """Return whether a class is a configuration of transformers."""
+    return any(
+        vars(base).get("__module__") == module and base.__name__ == name
+        for base in kind.__mro__
+        for module, name in CONFIGS
+    )
+
+
+def registrations(torch: ModuleType, objects: Objects) -> str:
+    """Return the digest of the visited classes' registrations with abstract classes and as pytree nodes."""
+    pytree = torch.utils._pytree
+    nodes, constants = pytree.SUPPORTED_NODES, pytree.CONSTANT_NODES
+    registered = {*objects.classes()} & (nodes.keys() | constants) - pytree.BUILTIN_TYPES
+    if not registered:
+        return objects.registrations
+    digests = objects_for(torch, annotations=False)
+    descriptions = [
+        f"{full_name(kind)} {kind in constants} {digests.digest(_functions(nodes.get(kind)))}"
+        for kind in registered
+    ]
+    return f"{objects.registrations} {hashed(sorted(descriptions))}"
+
+
+def _functions(node: Any) -> tuple[Any, ...] | None:
+    """Return a pytree node's functions that flatten and unflatten an object; None for no node."""
+    return None if node is None else tuple(getattr(call, "__func__", call) for call in tuple(node)[1:])
+
+
+def _rule(torch: ModuleType) -> Rule:
+    import torch._dynamo.trace_rules as trace_rules
+
+    plain = (*value_types(torch), torch.Tag)
+    id_sets = [ids for name in _TRACING_RULES if (ids := getattr(trace_rules, name, None)) is not None]
+    special_ids = frozenset().union(*(ids() if callable(ids) else ids for ids in id_sets))
+
+    dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
+    variables = environment()
+
+    operators = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+    namespaces = (torch._ops._OpNamespace, torch._ops._Ops)
+
+    def in_context(objects: Objects, value: Any) -> str:
+        current = value.get(variables)  # a default that no code can have set
+        return f"context variable {value.name} {'unset' if current is variables else objects.digest(current)}"
+
+    @functools.cache
+    def rule_for(kind: type) -> Rule | None:
+        if issubclass(kind, torch.Tensor):
+            return partial(_tensor, torch)
+        if kind is ContextVar:
+            return in_context
+        if issubclass(kind, plain):
+            return lambda objects, value: f"{kind.__name__} {value}"
+        if issubclass(kind, operators):
+            return partial(_operator, torch)
+        if issubclass(kind, namespaces):
+            return lambda objects, value: f"operators {value.__name__}"
+        if kind is ModuleType:
+            return _module
+        return None
+
+    def digest_of(objects: Objects, value: Any) -> str | None:
+        if value is variables[0] or value is variables[1]:
+            return "environment"  # each variable that code reads is a fact
+        kind: Any = type(value)
+        rule = rule_for(kind)
+        digest = None if rule is None else rule(objects, value)
+        code = value.__code__ if kind is FunctionType else None
+        if code is not None and code.co_filename.startswith(dynamo):  # Dynamo marks its own functions
+            public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
+            return f"Dynamo's {value.__qualname__} {code_digest(code)} {objects.digest(public)}"
+        if digest is not None or id(value) not in special_ids:
+            return digest
+        rule_numbers = [number for number, ids in enumerate(id_sets) if id(value) in ids]
+        own_code = "" if code is None else code_digest(code)
+        return f"treated {rule_numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {own_code}"
+
+    return digest_of
+
+
+def _module(objects: Objects, value: Any) -> str | None:
+    """Return the name of a module as its digest; None if another kernel can't find it."""
+    name = module_name(value)
+    return f"module {name}" if name else None
+
+
+def _operator(torch: ModuleType, objects: Objects, value: Any) -> str:
+    """Return the digest of an operator: its name, its overloads, and attributes that torch did not set."""
+    standard, overloads = _OF_OPERATORS, []
+    if isinstance(value, torch._ops.OpOverloadPacket):
+        overloads = sorted(torch._C._jit_get_operation(value._qualified_op_name)[1])
+        standard = standard | {overload or "default" for overload in overloads}
+    extra = {name: item for name, item in sorted(vars(value).items()) if name not in standard}
+    return f"operator {value} {' '.join(overloads)} {objects.digest(extra) if extra else ''}"
+
+
+def _tensor(torch: ModuleType, objects: Objects, tensor: Any) -> str:
+    """Return the properties of a tensor on which a graph or its cache key may depend, without its values."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.is_nested:
+        return ""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return ""
+    marks = {name: value for name, value in vars(tensor).items() if name not in TENSOR_MARKS}
+    parts = (
+        *("tensor", type(tensor).__name__, tensor.dtype, tensor.device, tuple(tensor.shape)),
+        *(tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()),
+        *(tensor.data_ptr() % 64, tensor.requires_grad, tensor.is_leaf, tensor._is_view()),
+        torch._C._dispatch_keys(tensor).raw_repr(),
+        *(len(tensor._backward_hooks or ()), objects.digest(marks)),
+    )
+    return " ".join(map(str, parts))
+
+
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
-"""In place of a value that is not there."""
-RUNS: Any = type("Runs", (), {"__repr__": lambda self: "what your code returns"})()
-"""In place of a value that cannot be had without running code of the user's, such as a property's."""
+"""Returned for a source whose value does not exist here."""
+RUNS: Any = type("Runs", (), {"__repr__": lambda self: "a value that your code returns"})()
+"""Returned for a source whose value only the user's code could return, such as a property's."""
 _BUILT_IN = "built in"
 _RUNS = "runs code"
-_HELD = "held"
-_A = "a "
+_PRESENT = "held"
+_CLASS_ONLY = "a "
 _ATTRIBUTE = re.compile(r"(?:dict\()?\{0\}\.(\w+)")
-_SINGLES = (tuple, frozenset, range, slice)
+_IMMUTABLES = (tuple, frozenset, range, slice)
 
 
-class Values:
-    """What sources stand for here."""
+class SourceValues:
+    """Evaluates sources in this kernel: source → value."""
 
     def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
-        """`frame` are the locals, `scope` the globals, `env` what torch's expressions may name besides."""
+        """`frame` has the locals and `scope` the globals; `env` has the names that torch's guards use."""
         self._names = {**env, "L": frame, "G": scope}
         self._known: dict[Any, Any] = {}
-        self._running = Running(is_users)
+        self._running = Running(is_users_code)
 
     def of(self, source: Any) -> Any:
-        """Return what a source stands for, as `read` does."""
+        """Return the value of a source, or ABSENT or RUNS, as `read` does."""
         if source not in self._known:
             base = getattr(source, "base", None)
             self._known[source] = self.read(expression_of(source), None if base is None else self.of(base))
         return self._known[source]
 
     def read(self, expression: Expression | None, base: Any) -> Any:
-        """Return what a source stands for, by its expression, and what it is read from, if from anything.
+        """Return the value of a source, given its expression and the value of its base source.
 
-        ABSENT where nothing is found, RUNS where code of the user's would have to run.
+        Return ABSENT if there is no such value, and RUNS if the user's code would have to run.
         """
         if expression is None or base is ABSENT:
             return ABSENT
@@ -70,7 +387,7 @@ class Values:
             return RUNS
         try:
             return eval(expression.code, self._names, {"_": base})
-        except Exception:  # whatever is raised that is not the user's
+        except Exception:  # no code of the user has run, so the exception says that the value is missing
             return ABSENT
 
     def _runs(self, expression: Expression, base: Any) -> bool:
@@ -84,33 +401,33 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """torch's expression of a source. It gives what `Source.get_value` gives, but faster."""
+    """A source as a Python expression. It evaluates to what `Source.get_value` returns, but faster."""
 
     code: types.CodeType
-    """In it, `_` is what the source is read from."""
+    """The compiled expression, in which `_` is the value of the base source."""
     attribute: str = ""
-    """The attribute of `_` that it asks for."""
+    """Name of the attribute of `_` that the expression reads."""
     is_element: bool = False
-    """Whether it asks for an element of `_`, by the method that `_` has for that."""
+    """The expression calls the `__getitem__` of the type of `_`."""
     has_key: bool = False
-    """Whether it asks for an element of `_`, which may be a dictionary, by whatever method."""
+    """The expression reads an element, and `_` may be a dictionary."""
     key: Any = None
-    """The place of that element; None where `index` has it."""
+    """Key of that element; None if `index` is set."""
     index: Any = None
-    """The source of that element's place; None where the place is a constant."""
+    """Source of that element's key; None if the key is a constant."""
 
 
 def expression_of(source: Any) -> Expression | None:
-    """Return the expression of a source; None where it has none, such as one for torch's global state."""
+    """Return the expression of a source; None if it has no value, such as torch's global state."""
     try:
         template = source._name_template
         if not hasattr(source, "base"):
-            return Expression(_compiled(template))
+            return Expression(_compile_expression(template))
         index = getattr(source, "index", None)
         is_source = hasattr(index, "get_value")
         return Expression(
-            _compiled(template.format("_")),
-            attribute=_attribute_in(template, source),
+            _compile_expression(template.format("_")),
+            attribute=_attribute_of(template, source),
             is_element=template.startswith("{0}["),
             has_key=template.startswith(("{0}[", "dict.__getitem__({0}")),
             key=None if is_source else index,
@@ -120,24 +437,24 @@ def expression_of(source: Any) -> Expression | None:
         return None
 
 
-def _attribute_in(template: str, source: Any) -> str:
-    """Return the attribute that an expression asks what it begins with for; empty where it asks for none."""
-    found = _ATTRIBUTE.match(template)
-    if found is not None:
-        return found[1]
+def _attribute_of(template: str, source: Any) -> str:
+    """Return the name of the attribute that an expression reads from `_`; empty if it reads no attribute."""
+    match = _ATTRIBUTE.match(template)
+    if match is not None:
+        return match[1]
     return str(source.member) if template.startswith(("getattr({0}", "object.__getattribute__({0}")) else ""
 
 
 @functools.lru_cache(maxsize=4096)
-def _compiled(expression: str) -> types.CodeType:
-    """Return the code of an expression of torch's: many layers of a model have the same."""
+def _compile_expression(expression: str) -> types.CodeType:
+    """Compile an expression once, since many layers of a model share it."""
     return compile(expression, "<source>", "eval")
 
 
-def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, whole: bool = True) -> str:
-    """Return what counts of a value, its class alone unless it counts as a `whole`.
+def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete: bool) -> str:
+    """Return the digest of a value; the digest of its class alone unless `complete`.
 
-    Of all built-in names together nothing does, as each counts alone.
+    The dictionary of built-in names has a constant digest: each of the names is a fact.
     """
     if value is ABSENT:
         return "absent"
@@ -145,85 +462,88 @@ def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, whole: bo
         return _RUNS
     if value is builtins_of(scope):
         return _BUILT_IN
-    return objects.digest(value) if whole else f"{_A}{objects.digest(type(value))}"
+    return objects.digest(value) if complete else f"{_CLASS_ONLY}{objects.digest(type(value))}"
 
 
-def is_whole(fact: str) -> bool:
-    """Tell whether a fact tells more of a value than its class."""
-    return not fact.startswith(_A)
+def covers_value(fact: str) -> bool:
+    """Return whether a fact digests the value, and not only its class."""
+    return not fact.startswith(_CLASS_ONLY)
 
 
 def same_objects(values: Sequence[Any]) -> list[int]:
-    """Return for each value the index of the first that is the very same object; its own, of constants."""
+    """Return for each value the index of the first value that is the same object.
+
+    Constants, whose identity is irrelevant, get their own index.
+    """
     first: dict[int, int] = {}
     return [
         index
-        if is_plain(value) or value is ABSENT or value is RUNS or type(value) in _SINGLES
+        if is_plain(value) or value is ABSENT or value is RUNS or type(value) in _IMMUTABLES
         else first.setdefault(id(value), index)
         for index, value in enumerate(values)
     ]
 
 
-def scope_of(module: str, scope: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the globals of a module; those of the function itself, where the name is empty."""
-    return scope if not module else getattr(module_named(module), "__dict__", None)
-
-
 def builtins_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what names stand for that are no globals."""
-    found: Any = scope["__builtins__"]
-    return found if isinstance(found, dict) else found.__dict__
+    """Return the built-in names of code with these globals."""
+    builtin_names: Any = scope["__builtins__"]
+    return builtin_names if isinstance(builtin_names, dict) else builtin_names.__dict__
 
 
 def names_of(objects: Objects, scope: Mapping[str, Any], names: Iterable[str]) -> list[list[str]]:
-    """Return what each name means to code with these globals; of numbers and texts, which they are."""
+    """Return rows [name, digest] for what each name means in these globals; only constants are digested."""
     builtin = builtins_of(scope)
     rows = []
     for name in names:
         if name in scope:
             value = scope[name]
-            rows.append([name, objects.digest(value) if is_plain(value) else _HELD])
+            rows.append([name, objects.digest(value) if is_plain(value) else _PRESENT])
         else:
             value = builtin.get(name, ABSENT)
-            told = objects.digest(value) if is_plain(value) else _BUILT_IN
-            rows.append([name, "absent" if value is ABSENT else told])
+            digest = objects.digest(value) if is_plain(value) else _BUILT_IN
+            rows.append([name, "absent" if value is ABSENT else digest])
     return rows
 
 
-def names_held(scope: Mapping[str, Any], asked: Set[str]) -> set[str]:
-    """Return which of the names that are asked for a module has; of one that is None, that it is, too.
+def present_names(scope: Mapping[str, Any], names: Set[str]) -> set[str]:
+    """Return those of the names that a module has, and which of them it sets to None.
 
-    A method of a protocol that is None there does not fit it.
+    A class doesn't implement a protocol if it sets the protocol's method to None.
     """
-    held = asked & scope.keys()
-    return held | {f"{name} is None" for name in held if scope[name] is None}
+    present = names & scope.keys()
+    return present | {f"{name} is None" for name in present if scope[name] is None}
 
 
 def place_of(value: Any) -> tuple[str, str] | None:
-    """Return the module and the qualified name under which a function or class is found; None elsewhere."""
+    """Return the module and qualified name of a function or class; None if they lead to another object."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if isinstance(module, str) and isinstance(name, str):
         try:
-            return (module, name) if found_at(module, name) is value else None
-        except Untold:
+            return (module, name) if object_at(module, name) is value else None
+        except NoTrace:
             pass
     return None
 
 
-def found_at(module: str, name: str) -> Any:
-    """Return what is found under a qualified name in a module that is imported; Untold where nothing is."""
-    found: Any = module_named(module)
+def object_at(module: str, name: str) -> Any:
+    """Return the object with this qualified name in an imported module; raise NoTrace if there is no such."""
+    value: Any = module_by_name(module)
     for part in name.split("."):
-        if isinstance(found, types.ModuleType):
-            found = found.__dict__.get(part, ABSENT)
-        elif isinstance(found, type):
-            found = inspect.getattr_static(found, part, ABSENT)
-            if isinstance(found, (staticmethod, classmethod)):
-                found = found.__func__
-            elif isinstance(found, property):
-                found = found.fget
+        if isinstance(value, types.ModuleType):
+            value = value.__dict__.get(part, ABSENT)
+        elif isinstance(value, type):
+            value = inspect.getattr_static(value, part, ABSENT)
+            if isinstance(value, (staticmethod, classmethod)):
+                value = value.__func__
+            elif isinstance(value, property):
+                value = value.fget
         else:
-            found = ABSENT
-    if found is ABSENT:
-        raise Untold(f"{name} is not in {module}")
-    return found
+            value = ABSENT
+    if value is ABSENT:
+        raise NoTrace(f"{name} is not in {module}")
+    return value
+
+
+def is_users_code(code: types.CodeType) -> bool:
+    """Return whether code belongs neither to the standard library nor to an installed package."""
+    return not is_installed(code.co_filename)

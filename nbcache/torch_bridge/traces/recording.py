@@ -1,4 +1,4 @@
-"""Makes a trace of what Dynamo has just traced: its code and guards, and the facts that they were made on."""
+"""Make a trace of what Dynamo has just traced: generated code, guards, and the facts on which they depend."""
 
 from __future__ import annotations
 
@@ -16,48 +16,55 @@ from itertools import chain, pairwise
 from types import CodeType, ModuleType
 from typing import Any, Protocol
 
-from nbcache.artifacts.traces import REST, Trace, names_to, value_to
+from nbcache.artifacts.traces import RESUME_KINDS, Trace, names_to, value_to
 from nbcache.core.fingerprints.code import LOADS_GLOBAL, lines_digest, steps_of
 from nbcache.core.fingerprints.instances import HEAP_TYPE, protocol_attributes
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import Objects, is_plain
-from nbcache.torch_bridge.traces import gate
-from nbcache.torch_bridge.traces.executed import check_executed
+from nbcache.torch_bridge.traces import state_reads
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
-    RUNS,
-    Values,
-    builtins_of,
-    fact_of,
-    found_at,
-    names_held,
-    names_of,
-    place_of,
-    same_objects,
-)
-from nbcache.torch_bridge.traces.generated import code_row, installed_by, set_by_attempts, within
-from nbcache.torch_bridge.traces.sources import GLOBAL_STATE, Sources, guard_row, guarded, readable
-from nbcache.torch_bridge.traces.values import (
     ANNOTATIONS,
     COUNTERS,
     IDENTITY,
     LINES,
     REGISTRATIONS,
+    RUNS,
     TENSOR_MARKS,
     Frame,
-    Untold,
+    NoTrace,
+    SourceValues,
+    builtins_of,
+    fact_of,
     is_config,
-    name_of,
+    is_users_code,
+    module_name,
+    names_of,
+    object_at,
     objects_for,
+    place_of,
+    present_names,
     registrations,
+    same_objects,
     scope_name,
     value_types,
 )
-from nbcache.torch_bridge.traces.watch import Seen
+from nbcache.torch_bridge.traces.observations import Observations
+from nbcache.torch_bridge.traces.state_reads import check_executed_code
+from nbcache.torch_bridge.traces.trace_rows import (
+    GLOBAL_STATE,
+    Sources,
+    code_row,
+    code_tree,
+    guard_row,
+    installed_globals,
+    is_storable,
+    without_skips,
+)
 
-__all__ = ["recorded"]
+__all__ = ["make_trace"]
 
-_UNTOLD = frozenset(
+_UNCOVERED = frozenset(
     {
         *("__annotations__", "__doc__", "__file__", "__firstlineno__", "__hash__", "__static_attributes__"),
         *("__subclasses__", "__type_params__", "_abc_impl", "co_filename", "co_firstlineno", "co_lines"),
@@ -66,98 +73,104 @@ _UNTOLD = frozenset(
         *("get_annotations", "get_type_hints", "getsource", "tb_frame", "tb_lasti", "tb_lineno", "tb_next"),
     }
 )
-"""Attributes that tell what no fact does."""
+"""Names of attributes whose values no fact covers."""
 _FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
 """A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
-"""Sources of what the traced code has made."""
+"""Sources of values that the traced code creates."""
 
 
-def recorded(
+def make_trace(
     torch: ModuleType,
     key: str,
     frame: Frame,
     output: Any,
-    seen: Seen,
+    observations: Observations,
     graphs: Mapping[str, str],
     inputs: Sequence[Any],
 ) -> Trace:
-    """Return the trace of a frame that was traced and has not run yet; Untold where there can be none.
+    """Return the trace of a frame that Dynamo has just traced; raise NoTrace if it has none.
 
-    It is to be stored under `key`. `output` is what Dynamo has made; `graphs` are AOTAutograd's keys of the
-    graphs, by the names under which their code was installed, and `inputs` the sources of what the last one
-    is called with.
+    `key` is the key of the frame, and `output` is Dynamo's output. `graphs` maps the names of compiled
+    functions to AOTAutograd's keys of their graphs. `inputs` are the sources of the last graph's inputs.
     """
     import torch._dynamo.guards as guards_module
 
     graph = output.tracer_output.output_graph
-    _refuse_what_varies(graph, graphs)
-    for doubt in sorted(seen.doubts):
-        raise Untold(doubt)
+    _check_graph(graph, graphs)
+    if observations.doubts:
+        raise NoTrace(min(observations.doubts))
     sources = Sources()
-    guards = [guard_row(each, sources) for each in graph.guards]
-    for source in seen.sources():
-        if type(source).__name__ not in _EPHEMERAL and readable(source):
+    guards = [guard_row(guard, sources) for guard in graph.guards]
+    for source in observations.sources(lazy=False):
+        if type(source).__name__ not in _EPHEMERAL and is_storable(source):
             sources.index(source)
-    ordered = sorted(graph.guard_on_key_order, key=lambda each: each.name)
-    order = [sources.index(each) for each in ordered if guarded(each) is each]
+    ordered = sorted(graph.guard_on_key_order, key=lambda source: source.name)
+    ordered_keys = [sources.index(source) for source in ordered if without_skips(source) is source]
     shapes = [
         [sources.index(source), *(value_to(_numbers(info[name])) for name in ("size", "stride"))]
         for source, info in graph.input_source_to_sizes_strides.items()
     ]
-    given = [sources.index(each) for each in inputs]
-    told = len(sources.rows)
-    here = Values(frame.values, frame.scope, guards_module._get_closure_vars())
-    for source in seen.sources(lazy=True):
-        told_apart = type(source).__name__ in _EPHEMERAL or gate.is_of_environment(here.of, source)
-        if readable(source) and not told_apart:
+    input_indices = [sources.index(source) for source in inputs]
+    full_count = len(sources.rows)
+    source_values = SourceValues(frame.values, frame.scope, guards_module._get_closure_vars())
+    for source in observations.sources(lazy=True):
+        is_ephemeral = type(source).__name__ in _EPHEMERAL
+        if is_ephemeral or state_reads.reads_environment(source_values.of, source):
+            continue
+        if is_storable(source):
             sources.index(source)
-    values = [here.of(each) for each in sources.all]
-    needed = {*order, *given, *(row[0] for row in guards), *(row[0] for row in shapes)}
+    values = [source_values.of(source) for source in sources.all]
+    needed = {*ordered_keys, *input_indices, *(row[0] for row in guards), *(row[0] for row in shapes)}
     if any(values[index] is RUNS for index in needed):
-        raise Untold("torch guards what code of yours returns")
-    held = [*seen.held()]
-    everything = [*values, *(value for value, _ in held)]
-    for code, scope in check_executed(seen.executed, everything):
-        seen.note_code(code, scope)
-    if imported := seen.imported & {
+        raise NoTrace("torch guards a value that your code returns")
+    observed = [*observations.objects()]
+    all_objects = [*values, *(value for value, _ in observed)]
+    for code, scope in check_executed_code(observations.executed, all_objects):
+        observations.note_code(code, scope)
+    if imported := observations.imported & {
         str(step.value)
-        for code, _ in seen.codes.values()
-        for each in within(code)
-        for step in steps_of(each)
+        for code, _ in observations.codes.values()
+        for part in code_tree(code)
+        for step in steps_of(part)
         if step.operation == "IMPORT_NAME"
     }:
-        raise Untold(f"tracing it has imported {', '.join(sorted(imported))}")
-    annotations = _check_code(seen)
-    objects, unguarded = objects_for(torch, annotations=annotations), seen.unguarded()
-    inlined = {id(code) for code, _ in seen.codes.values()}
-    inlined |= {id(each) for each in _harmless(seen, sources, values)}
+        raise NoTrace(f"tracing it has imported {', '.join(sorted(imported))}")
+    annotations = _check_code(observations)
+    objects, unguarded = objects_for(torch, annotations=annotations), observations.unguarded_sources()
+    inlined = {id(code) for code, _ in observations.codes.values()}
+    inlined |= {id(function) for function in _uses_of_unwrap(observations, sources, values)}
     facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []
     if any(value is operator.is_ or value is operator.is_not for value in values):
-        raise Untold("it asks whether two objects are one")
-    _refuse_bases(sources, values)
+        raise NoTrace("it calls operator.is_ or operator.is_not")
+    _check_bases(sources, values)
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
             continue
-        is_whole = index < told or is_config(type(value))
-        facts.append([index, fact_of(objects, value, frame.scope, whole=is_whole)])
-        if index < told and value is not builtins_of(frame.scope):
-            gate.check_environment(sources.all[index], value)
-            _refuse(objects, value, inlined, in_order=sources.all[index] not in unguarded)
-    asked = _asked(seen, [*objects.classes(), *everything])
-    places = _places(torch, objects, held, values, inlined)
-    for module, name in chain(places, _of_unreached(seen, asked)):
-        facts.append([f"{module} {name}", objects.digest(found_at(module, name))])
-    for name in sorted(_variables(seen)):
+        is_complete = index < full_count or is_config(type(value))
+        facts.append([index, fact_of(objects, value, frame.scope, complete=is_complete)])
+        if index < full_count and value is not builtins_of(frame.scope):
+            state_reads.check_environment(sources.all[index], value)
+            _check_value(objects, value, inlined, in_order=sources.all[index] not in unguarded)
+    attribute_names = _attribute_names(observations, [*objects.classes(), *all_objects])
+    places = _places_of_objects(torch, objects, observed, values, inlined)
+    for module, name in chain(places, _places_in_modules(observations, attribute_names)):
+        facts.append([f"{module} {name}", objects.digest(object_at(module, name))])
+    reads = (state_reads.environment_variables(code, scope) for code, scope in observations.codes.values())
+    for name in sorted(set().union(*reads)):
         facts.append([f"${name}", objects.digest(os.environ.get(name))])
-    installed = [*installed_by(graph, graphs, frame)]
-    installed += set_by_attempts(sources, values, frame, {name for name, _, _ in installed})
+    installed = [*installed_globals(graph, graphs, frame)]
+    installed_names, builtin_names = {name for name, _, _ in installed}, builtins_of(frame.scope)
+    for (kind, _, fields), value in zip(sources.rows, values, strict=True):
+        name = fields.get("global_name")
+        if kind == "GlobalSource" and value is builtin_names and name not in installed_names:
+            installed.append([name, "builtins", ""])  # an earlier attempt to trace has set it
     for place in {place: None for _, kind, place in installed if kind == "object"}:
-        if all(place != known for known, _ in facts):
-            facts.append([place, objects.digest(found_at(*place.split(" ", 1)))])
-    if any(kind in REST for _, kind, _ in installed):
+        if all(place != fact_key for fact_key, _ in facts):
+            facts.append([place, objects.digest(object_at(*place.split(" ", 1)))])
+    if any(kind in RESUME_KINDS for _, kind, _ in installed):
         facts.append([LINES, lines_digest(frame.code)])
-    gate.check_classes(objects.classes())
+    state_reads.check_classes(objects.classes())
     facts.append([IDENTITY, objects.identity])
     facts.append([REGISTRATIONS, registrations(torch, objects)])
     return Trace(
@@ -167,13 +180,13 @@ def recorded(
         sources=sources.rows,
         same=same_objects(values),
         facts=facts,
-        names=[*_names(objects, frame, seen)],
-        asked=names_to(asked),
-        attributes=[*_attributes(everything, asked)],
+        names=[*_name_rows(objects, frame, observations)],
+        asked=names_to(attribute_names),
+        attributes=[*_module_rows(all_objects, attribute_names)],
         guards=guards,
-        key_order=order,
+        key_order=ordered_keys,
         shapes=shapes,
-        inputs=given,
+        inputs=input_indices,
         installed=installed,
         imports=dict(graph.import_sources),
         autograd_key=next(iter(graphs.values()), ""),
@@ -184,73 +197,75 @@ def recorded(
     )
 
 
-def _refuse_what_varies(graph: Any, graphs: Mapping[str, str]) -> None:
-    """Raise Untold of a graph that depends on more than values that are the same again."""
+def _check_graph(graph: Any, graphs: Mapping[str, str]) -> None:
+    """Raise NoTrace for a graph that depends on more than the facts of its inputs."""
     shapes = graph.shape_env
     if len(graphs) > 1 or (not graphs and not graph.is_empty_graph()):
-        raise Untold("its graph was not compiled by way of AOTAutograd's cache")
-    # numbers that its key tells nothing of are those that nothing was asked of: see `dependencies.shapes`
+        raise NoTrace("its graph was not compiled through AOTAutograd's cache")
+    # a symbol without a guard that is not in the graph's key is unused: see `dependencies.shapes`
     if shapes.guards or shapes.deferred_runtime_asserts or (shapes.var_to_range and not graphs):
-        raise Untold("some of its sizes are dynamic")
+        raise NoTrace("some of its sizes are dynamic")
     if graph.torch_function_mode_stack or graph.functorch_layers or graph.dual_level != -1:
-        raise Untold("it runs within a mode of torch's, or a transform")
+        raise NoTrace("it runs within a torch mode or a torch.func transform")
     if getattr(graph, "random_calls", None) or getattr(graph, "backward_state", None):
-        raise Untold("it draws random numbers of Python's, or has hooks in its graph")
+        raise NoTrace("it draws random numbers from Python, or has hooks in its graph")
     if graph.has_user_defined_allowed_in_graph:
-        raise Untold("a function that Dynamo does not trace is in its graph")
+        raise NoTrace("a function that Dynamo does not trace is in its graph")
     if graph._aotautograd_guards:
-        raise Untold("AOTAutograd has added guards")
+        raise NoTrace("AOTAutograd has added guards")
 
 
-def _check_code(seen: Seen) -> bool:
-    """Raise Untold of code that reads what no fact tells; tell whether `inspect` reads annotations."""
-    found = False
-    texts = {*seen.texts()}
+def _check_code(observations: Observations) -> bool:
+    """Raise NoTrace for code that reads state without a fact; return whether `inspect` reads annotations."""
+    reads_annotations = False
+    texts = {*observations.texts()}
     if any(map(_FORMATS.search, texts)):
-        raise Untold("it formats attributes of what it is given, by a text")
+        raise NoTrace("it formats attributes of an argument with str.format")
     if COUNTERS & texts:
-        raise Untold("it reads how many hooks there are")
+        raise NoTrace("it reads the number of hooks")
     if any(" at 0x" in text for text in texts):
-        raise Untold("it reads the address of an object")
+        raise NoTrace("it reads the address of an object")
     if any("<module '" in text for text in texts):
-        raise Untold("it makes a text of a module, which tells its file")
-    for code, _ in seen.codes.values():
-        for each in within(code):
-            if COUNTERS & {*each.co_names}:
-                raise Untold(f"{code.co_qualname}() reads how many hooks there are")
-            read = _UNTOLD & {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
+        raise NoTrace("it prints a module with its file")
+    for code, _ in observations.codes.values():
+        for part in code_tree(code):
+            if COUNTERS & {*part.co_names}:
+                raise NoTrace(f"{code.co_qualname}() reads the number of hooks")
+            mentioned = {*part.co_names, *(text for text in part.co_consts if isinstance(text, str))}
+            read = _UNCOVERED & mentioned
             if code.co_filename == inspect.__file__:
-                found |= bool(read)
-            elif read and not _is_torchs(code):
-                raise Untold(f"{code.co_qualname}() reads {', '.join(sorted(read))}")
-            if _goes_through_set(each):
-                raise Untold(f"{code.co_qualname}() may depend on the order of a set, which varies")
-            if not gate.is_users(code):
-                texts -= {*each.co_names, *(text for text in each.co_consts if isinstance(text, str))}
-    if named := _UNTOLD & texts - {"__traceback__"}:  # which Dynamo itself names where it raises
-        raise Untold(f"it reads {', '.join(sorted(named))} by name")
-    return found
+                reads_annotations |= bool(read)
+            elif read and not _is_torch_code(code):
+                raise NoTrace(f"{code.co_qualname}() reads {', '.join(sorted(read))}")
+            if _iterates_over_set(part):
+                raise NoTrace(f"{code.co_qualname}() may depend on the order of a set, which varies")
+            if not is_users_code(code):
+                texts -= mentioned
+    if named := _UNCOVERED & texts - {"__traceback__"}:  # Dynamo itself uses this name when it raises
+        raise NoTrace(f"it reads {', '.join(sorted(named))} by name")
+    return reads_annotations
 
 
-def _harmless(seen: Seen, sources: Sources, values: Sequence[Any]) -> Iterator[Any]:
-    """Return what `inspect.unwrap` calls to see whether it runs in a circle, if nobody else calls it."""
-    for asked in (id, sys.getrecursionlimit):
-        naming = [code for code, _ in seen.codes.values() if asked.__name__ in code.co_names]
-        ways = [source.name for source, value in zip(sources.all, values, strict=True) if value is asked]
-        of_inspect = all(code.co_filename == inspect.__file__ for code in naming)
-        if naming and of_inspect and all("inspect" in way or "__builtins_dict__" in way for way in ways):
-            yield asked
+def _uses_of_unwrap(observations: Observations, sources: Sources, values: Sequence[Any]) -> Iterator[Any]:
+    """Yield functions that only `inspect.unwrap` calls, which uses them to detect cycles."""
+    for function in (id, sys.getrecursionlimit):
+        callers = [code for code, _ in observations.codes.values() if function.__name__ in code.co_names]
+        names = [source.name for source, value in zip(sources.all, values, strict=True) if value is function]
+        if not all("inspect" in name or "__builtins_dict__" in name for name in names):
+            continue
+        if callers and all(code.co_filename == inspect.__file__ for code in callers):
+            yield function
 
 
-def _refuse_bases(sources: Sources, values: Sequence[Any]) -> None:
-    """Raise Untold of code that may ask for instances of what classes only inherit from."""
+def _check_bases(sources: Sources, values: Sequence[Any]) -> None:
+    """Raise NoTrace for code that may test for instances of ABC or Protocol themselves: see `deciding`."""
     for (kind, *_), value in zip(sources.rows, values, strict=True):
         if kind != "TypeMROSource" and (value is ABC or value is Protocol):
-            raise Untold(f"it reads {value.__name__} by a name")
+            raise NoTrace(f"it reads {value.__name__} by its name")
 
 
-def _goes_through_set(code: CodeType) -> bool:
-    """Tell whether code uses a set that it writes out for anything but `in`."""
+def _iterates_over_set(code: CodeType) -> bool:
+    """Return whether code uses a literal set for anything but `in`."""
     steps = steps_of(code)
     return any(
         step.opcode in dis.hasconst
@@ -261,87 +276,79 @@ def _goes_through_set(code: CodeType) -> bool:
     )
 
 
-def _is_torchs(code: CodeType) -> bool:
+def _is_torch_code(code: CodeType) -> bool:
     return code.co_filename.startswith(os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep)
 
 
 def _numbers(values: Any) -> Any:
-    if any(type(each) is not int for each in values or ()):
-        raise Untold("some of its sizes are dynamic")
+    if any(type(value) is not int for value in values or ()):
+        raise NoTrace("some of its sizes are dynamic")
     return None if values is None else tuple(values)
 
 
-def _refuse(objects: Objects, value: Any, inlined: Set[int], *, in_order: bool) -> None:
-    """Raise Untold of a value that Dynamo has held, and no fact tells of.
+def _check_value(objects: Objects, value: Any, inlined: Set[int], *, in_order: bool) -> None:
+    """Raise NoTrace for a value that Dynamo used and that no fact covers.
 
-    `in_order` says whether code may go through a set in its order.
+    `in_order` says whether code may iterate over a set.
     """
-    if value is ABSENT or value is RUNS or is_plain(value):  # code that runs is walked through
+    if value is ABSENT or value is RUNS or is_plain(value):  # Dynamo traces code that runs
         return
     if not objects.covers(value):
-        raise Untold(f"a {type(value).__qualname__} is not told by any fact")
+        raise NoTrace(f"a {type(value).__qualname__} is not covered by any fact")
     if id(value) in objects.unordered and in_order:
-        raise Untold("it may depend on the order of a set, which differs between processes")
-    gate.check(value, inlined)
+        raise NoTrace("it may depend on the order of a set, which differs between processes")
+    state_reads.check_call(value, inlined)
 
 
-def _variables(seen: Seen) -> set[str]:
-    """Return the variables of the environment that was walked through code reads."""
-    found: set[str] = set()
-    for code, scope in seen.codes.values():
-        found |= gate.variables(code, scope)
-    return found
-
-
-def _places(
+def _places_of_objects(
     torch: ModuleType,
     objects: Objects,
-    held: Sequence[tuple[Any, str]],
+    observed: Sequence[tuple[Any, str]],
     values: Sequence[Any],
     inlined: Set[int],
 ) -> Iterator[tuple[str, str]]:
-    """Return where functions and classes are that Dynamo has held, and no source leads to."""
-    met: set[int] = set()
+    """Return the places (module, name) of the functions and classes that Dynamo used without a source."""
+    visited: set[int] = set()
     reached = {*map(id, values)}
     kinds = (*value_types(torch), *DESCRIPTORS)
-    for value, kind in held:
-        if id(value) in met:
+    for value, kind in observed:
+        if id(value) in visited:
             continue
-        met.add(id(value))
+        visited.add(id(value))
         if id(value) not in reached:
-            gate.check_environment(None, value)
+            state_reads.check_environment(None, value)
         if isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
             continue
         if isinstance(value, types.CodeType):
-            continue  # a part of other code
+            continue  # code of a function or nested in other code
         if isinstance(value, types.ModuleType):
             if id(value) not in reached and value.__name__.partition(".")[0] != "torch":
-                raise Untold(f"it comes to the module {value.__name__} by no name")
+                raise NoTrace(f"it uses the module {value.__name__} without a name for it")
             continue
         if isinstance(value, Enum) and not objects.covers(value) and (place := place_of(type(value))):
             yield place  # the class holds it
         if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
-            gate.check(value, inlined)
+            state_reads.check_call(value, inlined)
         elif isinstance(value, (types.FunctionType, type)):
-            found = place_of(value) or _kept_by_dynamo(value)
-            if found is None:
-                raise Untold(f"{value.__qualname__} cannot be found again")
-            gate.check(value, inlined)
-            yield found
+            place = place_of(value) or _place_in_dynamo(value)
+            if place is None:
+                raise NoTrace(f"{value.__qualname__} has no name under which another kernel can find it")
+            state_reads.check_call(value, inlined)
+            yield place
         else:
-            raise Untold(f"a {type(value).__qualname__} (in a {kind}) cannot be found again")
+            raise NoTrace(f"another kernel cannot find a {type(value).__qualname__} (in a {kind}) by a name")
         if id(value) in objects.unordered:
-            raise Untold("it may depend on the order of a set, which differs between processes")
+            raise NoTrace("it may depend on the order of a set, which differs between processes")
 
 
-def _kept_by_dynamo(value: Any) -> tuple[str, str] | None:
-    """Return where Dynamo keeps the method of `nn.Module` that it has replaced; None of anything else."""
+def _place_in_dynamo(value: Any) -> tuple[str, str] | None:
+    """Return the place of the method of `nn.Module` that Dynamo has replaced; None for any other value."""
     module, name = "torch._dynamo.mutation_guard", "unpatched_nn_module_init"
     return (module, name) if vars(sys.modules[module]).get(name) is value else None
 
 
 def _is_polyfill(value: Any) -> bool:
-    """Tell whether it is what torch has written in place of a function of Python's."""
+    """Return whether a function is torch's replacement of a function of Python."""
     import torch._dynamo.polyfills as polyfills
 
     code, folder = getattr(value, "__code__", None), os.path.dirname(str(polyfills.__file__))
@@ -349,60 +356,60 @@ def _is_polyfill(value: Any) -> bool:
 
 
 def _module_of(scope: dict[str, Any], frame: Frame) -> str:
-    """Return the name of the module whose globals these are; empty for the function's own."""
+    """Return the name of the module with these globals; empty for the traced function's module."""
     if scope is frame.scope:
         return ""
-    if found := scope_name(scope):
-        return found
-    for known, module in [*sys.modules.items()]:
+    if name := scope_name(scope):
+        return name
+    for imported_name, module in [*sys.modules.items()]:
         if getattr(module, "__dict__", None) is scope:
-            return known
-    raise Untold(f"it calls code of {scope.get('__name__')}, which is no module that is imported")
+            return imported_name
+    raise NoTrace(f"it calls code of {scope.get('__name__')}, which is not an imported module")
 
 
-def _names(objects: Objects, frame: Frame, seen: Seen) -> Iterator[list[Any]]:
-    """Return what names mean to the code that was walked through, by module."""
+def _name_rows(objects: Objects, frame: Frame, observations: Observations) -> Iterator[list[Any]]:
+    """Return rows [module, name, digest] for the names that traced code reads."""
     read: dict[str, tuple[dict[str, Any], set[str]]] = {}
-    for code, scope in seen.codes.values():
+    for code, scope in observations.codes.values():
         module = _module_of(scope, frame)
-        for each in within(code):
-            names = {str(step.value) for step in steps_of(each) if step.operation in LOADS_GLOBAL}
+        for part in code_tree(code):
+            names = {str(step.value) for step in steps_of(part) if step.operation in LOADS_GLOBAL}
             read.setdefault(module, (scope, set()))[1].update(names)
-    for module, (scope, found) in sorted(read.items(), key=lambda item: item[0]):
-        yield from ([module, *row] for row in names_of(objects, scope, sorted(found)))
+    for module, (scope, names_read) in sorted(read.items(), key=lambda item: item[0]):
+        yield from ([module, *row] for row in names_of(objects, scope, sorted(names_read)))
 
 
-def _asked(seen: Seen, values: Iterable[Any]) -> set[str]:
-    """Return the names by which a module may have been asked for something.
+def _attribute_names(observations: Observations, values: Iterable[Any]) -> set[str]:
+    """Return the names of attributes that may have been read from a module.
 
-    Code does that, and so does `isinstance` for a protocol, if there is one among `values`.
+    Code reads them, and so does `isinstance` for each protocol among `values`.
     """
-    asked = {*seen.texts()}
+    names = {*observations.texts()}
     for value in values:
         if issubclass(type(value), type) and vars(value).get("_is_protocol"):
-            asked.update(protocol_attributes(value), vars(value).get("__protocol_attrs__", ()))
-    for code, _ in seen.codes.values():
-        for each in () if _is_torchs(code) else within(code):
-            asked.update(each.co_names)
-            asked.update(text for text in each.co_consts if isinstance(text, str) and text.isidentifier())
-    return asked
+            names.update(protocol_attributes(value), vars(value).get("__protocol_attrs__", ()))
+    for code, _ in observations.codes.values():
+        for part in () if _is_torch_code(code) else code_tree(code):
+            names.update(part.co_names)
+            names.update(text for text in part.co_consts if isinstance(text, str) and text.isidentifier())
+    return names
 
 
-def _of_unreached(seen: Seen, asked: Set[str]) -> Iterator[tuple[str, str]]:
-    """Return what code may have read of modules that it came to by no name, such as those of defaults."""
-    modules = {name_of(module): module for module in seen.unreached_modules()}
+def _places_in_modules(observations: Observations, names: Set[str]) -> Iterator[tuple[str, str]]:
+    """Return the places (module, name) that code may have read in modules without a source."""
+    modules = {module_name(module): module for module in observations.modules_without_source()}
     if "" in modules:
-        raise Untold(f"the module {modules[''].__name__} cannot be found again")
+        raise NoTrace(f"another kernel cannot find the module {modules[''].__name__} by a name")
     for name, module in sorted(modules.items()):
-        yield from ((name, each) for each in sorted(asked & module.__dict__.keys()))
+        yield from ((name, attribute) for attribute in sorted(names & module.__dict__.keys()))
 
 
-def _attributes(values: Sequence[Any], asked: Set[str]) -> Iterator[list[str]]:
-    """Return which of the names that are asked for each module among values has."""
+def _module_rows(values: Sequence[Any], names: Set[str]) -> Iterator[list[str]]:
+    """Return a row [module, names] for each module among values: those names that it has."""
     modules = {id(value): value for value in values if isinstance(value, ModuleType)}
-    for module in sorted(modules.values(), key=lambda each: each.__name__):
-        name = name_of(module)
+    for module in sorted(modules.values(), key=lambda item: item.__name__):
+        name = module_name(module)
         if not name:
-            raise Untold(f"the module {module.__name__} cannot be found again")
-        gate.check_module(module)
-        yield [name, names_to(names_held(module.__dict__, asked))]
+            raise NoTrace(f"another kernel cannot find the module {module.__name__} by a name")
+        state_reads.check_module(module)
+        yield [name, names_to(present_names(module.__dict__, names))]
