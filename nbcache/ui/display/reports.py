@@ -16,8 +16,7 @@ from nbcache.shared.level import SharedFigures
 from nbcache.ui.display import document as doc
 from nbcache.ui.display import words
 from nbcache.ui.display.document import badge, code, faint, labelled, line
-from nbcache.ui.display.html import to_html
-from nbcache.ui.display.render import Rendered, render
+from nbcache.ui.display.render import Rendered, render, to_html
 from nbcache.ui.display.stats import reason_table
 from nbcache.ui.display.words import BAR, Check, CheckState, SettingRow, StoreFigures, activity_parts, totals
 

@@ -7,15 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from nbcache.artifacts.compatibility import (
-    _LONGEST,
-    _value,
-    baseline_for,
-    differences,
-    fit_lines,
-    fitting,
-    foreseen_differences,
-)
+from nbcache.artifacts import compatibility
+from nbcache.artifacts.compatibility import _LONGEST, baseline_for, fit_lines, fitting
 from nbcache.artifacts.history import asked_for
 from nbcache.artifacts.provenance import Judge, authors
 from nbcache.core.cpu_levels import LABEL
@@ -213,7 +206,7 @@ def _nearest(
     """Return the manifest whose environment is nearest to `here`, and in what it differs."""
     if here is None or not manifests:
         return next(iter(manifests), None), []
-    pairs = [(manifest, foreseen_differences(manifest, here)) for manifest in manifests]
+    pairs = [(manifest, compatibility.foreseen_differences(manifest, here)) for manifest in manifests]
 
     def distance(pair: tuple[Manifest, list[Difference]]) -> tuple[int, list[str], str]:
         manifest, differing = pair
@@ -224,11 +217,12 @@ def _nearest(
 
 def _differing(differences: Sequence[Difference]) -> str:
     """Name the first components that differ; of the device, which people know by name, its values too."""
-    return ", ".join(
-        one_line(part.label)
-        + (f" ({_value(part.old)} there, {_value(part.new)} here)" if part.label == "device" else "")
-        for part in differences[:4]
-    )
+    names = []
+    for part in differences[:4]:
+        there, here = compatibility._value(part.old), compatibility._value(part.new)
+        values = f" ({there} there, {here} here)" if part.label == "device" else ""
+        names.append(f"{one_line(part.label)}{values}")
+    return ", ".join(names)
 
 
 def snapshot_json(
@@ -256,7 +250,7 @@ def snapshot_json(
 
 
 def _manifest_json(manifest: Manifest, snapshot: Snapshot, here: Environment | None) -> dict[str, Any]:
-    parts = None if here is None else differences(manifest, here)
+    parts = None if here is None else compatibility.differences(manifest, here)
     return {
         "environment": manifest.environment.values,
         "differences": parts
@@ -324,7 +318,7 @@ def _manifest_lines(manifest: Manifest, here: Environment | None, titles: Mappin
     ]
     lines = ["  " + DOT.join(one_line(each, _LONGEST) for each in shown)]
     if here is not None:
-        lines += ["    " + line for line in fit_lines(differences(manifest, here))]
+        lines += ["    " + line for line in fit_lines(compatibility.differences(manifest, here))]
     rows = [("function", "direction", "cell", "when taken", "compiling", "artifacts")]
     sizes = {ref.digest: ref.size for ref in manifest.artifacts}
     for graph in manifest.graphs[:_MOST_GRAPHS]:

@@ -16,12 +16,7 @@ from functools import partial
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
-from IPython.core.completer import (
-    CompletionContext,
-    SimpleCompletion,
-    SimpleMatcherResult,
-    context_matcher,
-)
+from IPython.core import completer
 
 from nbcache.core import log
 from nbcache.core.errors import NbcacheError, StoreError
@@ -192,13 +187,13 @@ class Extension:
     def _completer(self) -> None:
         """Complete both magics' lines, and keep names of Python out of there."""
 
-        @context_matcher()  # type: ignore[untyped-decorator]
-        def nbcache_matcher(context: CompletionContext) -> SimpleMatcherResult:
+        @completer.context_matcher()  # type: ignore[untyped-decorator]
+        def nbcache_matcher(context: completer.CompletionContext) -> completer.SimpleMatcherResult:
             words = self._magics.complete(context)
             if words is None:
                 return {"completions": []}
             return {
-                "completions": [SimpleCompletion(text=word, type="option") for word in words],
+                "completions": [completer.SimpleCompletion(text=word, type="option") for word in words],
                 "matched_fragment": context.token,
                 "suppress": True,
             }

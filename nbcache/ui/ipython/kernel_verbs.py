@@ -486,13 +486,6 @@ class SnapshotVerbs(Planner):
                 write(f"nbcache: {short(stranger.fingerprint)} is trusted{f' as {chosen}' if chosen else ''}")
         return True
 
-    def use_trusted(self, signer: str, name: str) -> None:
-        """Use the snapshots of a signer whom the user has just trusted."""
-        for received in self.sharing.known():
-            if signer == received.signer or signer in makers(received.snapshot):
-                with self._following():
-                    self.sharing.trust(Stranger(signer, name, received), name)
-
     def ignore(self, signer: str) -> list[str]:
         """Ignore an untrusted signer in this kernel, named by 8 digits of the fingerprint or more."""
         fingerprints = [stranger.fingerprint for stranger in self.sharing.strangers()]
@@ -643,7 +636,11 @@ class KernelVerbs(SnapshotVerbs):
     def trust(self, signer: str, name: str) -> list[str]:
         """Trust a signer, use their snapshots that came along, and return the lines that say so."""
         done = commands.trust("add", signer, name, self._session.settings)
-        self.use_trusted(done.data["fingerprint"], done.data["name"])
+        trusted, called = done.data["fingerprint"], done.data["name"]
+        for received in self.sharing.known():
+            if trusted == received.signer or trusted in makers(received.snapshot):
+                with self._following():
+                    self.sharing.trust(Stranger(trusted, called, received), called)
         return done.lines
 
     # --- the store ------------------------------------------------------------------------------

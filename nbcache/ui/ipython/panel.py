@@ -24,9 +24,8 @@ from nbcache.core.trust import Policy
 from nbcache.ui.display import document as doc
 from nbcache.ui.display import panel as pages
 from nbcache.ui.display.document import faint, line
-from nbcache.ui.display.html import BOX, to_html
 from nbcache.ui.display.panel import Facts, Now
-from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.render import BOX, Rendered, to_html
 from nbcache.ui.display.snapshots import COMPARE, MEANS
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs
 from nbcache.ui.terminal.shown import Shown

@@ -409,7 +409,11 @@ def trust(action: str, signer: str | None, name: str, settings: Settings) -> Sho
         )
     keyring = Keyring(settings.trust_dir)
     if action == "add":
-        entry = keyring.add(_signer_of(signer, settings) if _is_source(signer) else signer, name)
+        # A possible fingerprint is no place, even if a file has its name.
+        is_place = "://" in signer or "#" in signer or Path(signer).is_file()
+        if is_place and not is_fingerprint(signer):
+            signer = _signer_of(signer, settings)
+        entry = keyring.add(signer, name)
         line = f"trusted from now on: {spelled(entry.fingerprint)}"
     elif action == "remove":
         entry = keyring.remove(signer)
@@ -422,11 +426,6 @@ def trust(action: str, signer: str | None, name: str, settings: Settings) -> Sho
         since = time.strftime("%Y-%m-%d", time.gmtime(entry.added))
         line = f"{spelled(entry.fingerprint)}  trusted since {since}"
     return Shown([line + (f" ({entry.name})" if entry.name else "")], _signer_json(entry))
-
-
-def _is_source(text: str) -> bool:
-    """Return whether this is a place; a possible fingerprint is none, even if a file has its name."""
-    return not is_fingerprint(text) and ("://" in text or "#" in text or Path(text).is_file())
 
 
 def _signer_of(source: str, settings: Settings) -> str:
