@@ -659,6 +659,29 @@ def test_functions_of_what_torch_requires_are_not_taken_for_a_users(run_python: 
     assert printed == ["next_year.functions", "False", "mpmath", "False", "a_users", "True"]
 
 
+PASSES = """
+import torch, torch._inductor.fx_passes.post_grad as post_grad
+from nbcache.core.fingerprints.digests import Fingerprint
+from nbcache.core.fingerprints.known_code import KnownPackages
+from nbcache.torch_bridge.dependencies.user_passes import Patterns
+known = KnownPackages([torch.__path__[0]])
+
+def digests(*passes):
+    patterns, states = Patterns(known), [Fingerprint(known) for _ in passes]
+    for state, pattern_pass in zip(states, passes):
+        assert patterns.add_pass(state, pattern_pass)
+    return [state.digest for state in states]
+
+first, second, *_ = post_grad.pass_patterns
+assert digests(first, second) == digests(second, first)[::-1]
+print(len({*digests(first, second)}))
+"""
+
+
+def test_pattern_passes_have_the_same_digests_in_whatever_order_they_are_added(run_python: RunPython) -> None:
+    assert run_python(PASSES, having="torch").stdout == "2\n"
+
+
 OTHERWISE = """
 import torch._inductor.graph as graph
 import torch._inductor.codegen.common as common

@@ -79,10 +79,8 @@ def package_identity(known: KnownPackages, value: Any) -> str:
         return ""
     names = []
     for code in known.user_code_in(value):
-        if isinstance(code, FunctionType):
-            file = code.__code__.co_filename
-        else:
-            file = getattr(sys.modules.get(code.__module__), "__file__", None) or ""
+        is_function = isinstance(code, FunctionType)
+        file = code.__code__.co_filename if is_function else _file_of_module(code.__module__)
         is_local = "<locals>" in code.__qualname__ or getattr(code, "__closure__", None)
         version = version_of(file)
         if not version or (is_local and not _is_global(code)) or not _is_self_contained(known, code, file):
@@ -97,7 +95,7 @@ def _is_self_contained(known: KnownPackages, code: Any, file: str) -> bool:
     It may reach user code by a decorator, whose wrapper is the package's function, or by a registry.
     """
     if isinstance(code, FunctionType):
-        home = getattr(sys.modules.get(code.__module__ or ""), "__file__", None) or ""
+        home = _file_of_module(code.__module__ or "")
         if package_of(home) not in (package_of(file), "torch"):
             return False
     return not _reaches_user_code(known, code, package_of(file))
@@ -147,7 +145,7 @@ def _parts(value: Any, package: str) -> Iterator[Any]:
     elif isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, type):
-        if _package_of_module(value.__module__) == package:
+        if package_of(_file_of_module(value.__module__)) == package:
             yield from (dict(vars(value)), value.__bases__)
     elif not isinstance(value, ModuleType):
         yield from _attributes(value)
@@ -172,12 +170,12 @@ def _globals_of(function: FunctionType, package: str) -> Iterator[Any]:
         value = function.__globals__[name]
         if not isinstance(value, ModuleType):
             yield value
-        elif _package_of_module(value.__name__) == package:
+        elif package_of(_file_of_module(value.__name__)) == package:
             yield from (vars(value)[attribute] for attribute in names & vars(value).keys())
 
 
-def _package_of_module(name: str) -> str:
-    return package_of(getattr(sys.modules.get(name), "__file__", None) or "")
+def _file_of_module(name: str) -> str:
+    return getattr(sys.modules.get(name), "__file__", None) or ""
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -206,8 +204,7 @@ def _is_from_string(function: FunctionType) -> bool:
     if not function.__code__.co_filename.startswith("<"):
         return False
     name = str(function.__globals__.get("__name__"))
-    home = getattr(sys.modules.get(name), "__file__", None) or ""
-    return is_installed(home) or name.startswith("namedtuple_")
+    return is_installed(_file_of_module(name)) or name.startswith("namedtuple_")
 
 
 def _is_global(code: Any) -> bool:

@@ -59,6 +59,7 @@ __all__ = ["Dependencies"]
 _ATTRIBUTE = "nbcache_dependencies"
 """Name of the digest in torch's keys; torch's own list of their parts shows it."""
 GIVEN_DECOMPOSITIONS = "decompositions that are given"
+"""Name of AOTAutograd's table of decompositions, which is part of digests."""
 
 
 class Dependencies:

@@ -202,7 +202,7 @@ def _check_graph(graph: Any, graphs: Mapping[str, str]) -> None:
     shapes = graph.shape_env
     if len(graphs) > 1 or (not graphs and not graph.is_empty_graph()):
         raise NoTrace("its graph was not compiled through AOTAutograd's cache")
-    # a symbol without a guard that is not in the graph's key is unused: see `dependencies.shapes`
+    # a symbol without a guard that is not in the graph's key is unused: see `TracedGraph.shapes`
     if shapes.guards or shapes.deferred_runtime_asserts or (shapes.var_to_range and not graphs):
         raise NoTrace("some of its sizes are dynamic")
     if graph.torch_function_mode_stack or graph.functorch_layers or graph.dual_level != -1:
