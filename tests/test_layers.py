@@ -15,11 +15,11 @@ LOW = {"artifacts", "core", "explain", "kernel", "shared", "snapshots", "stores"
 HIGH = {"bench", "launcher", "torch_bridge", "ui"}
 TOP = {"__main__", "parts"}
 BUDGETS = {
-    "artifacts": 2170,
+    "artifacts": 2180,
     "bench": 1060,
     "core": 3980,
     "explain": 1910,
-    "kernel": 2990,
+    "kernel": 2960,
     "launcher": 1640,
     "shared": 1340,
     "snapshots": 1640,

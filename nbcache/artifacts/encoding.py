@@ -90,7 +90,7 @@ def encode_entry(content: bytes, packed: bytes | None = None) -> bytes:
     packed = pack(content) if packed is None else packed
     if len(packed) < len(content):
         return entry_of(packed, size=len(content))
-    return _framed(_RAW, len(content), content)
+    return _frame(_RAW, len(content), content)
 
 
 def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX_CONTENT_BYTES) -> bytes:
@@ -153,7 +153,7 @@ def packed_of(entry: bytes, *, digest: str) -> bytes:
 
 def entry_of(packed: bytes, *, size: int) -> bytes:
     """Return the entry of the `size` bytes of content that `packed` holds, without unpacking them."""
-    return _framed(_ZSTD, size, packed)
+    return _frame(_ZSTD, size, packed)
 
 
 def encode_ref(ref: ArtifactRef) -> bytes:
@@ -227,7 +227,7 @@ def decode_snapshot(content: bytes) -> Snapshot:
     )
 
 
-def _framed(codec: int, content_length: int, payload: bytes) -> bytes:
+def _frame(codec: int, content_length: int, payload: bytes) -> bytes:
     header = _HEADER.pack(_MAGIC, _VERSION, codec, content_length, len(payload), sha256(payload).digest())
     return header + payload
 

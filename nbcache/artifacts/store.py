@@ -160,7 +160,7 @@ class ArtifactStore:
         """Return the content of the artifact that `ref` names as a snapshot holds it (`pack`), or None."""
         if (entry := self.store.get(_ARTIFACT + ref.digest)) is None:
             return None
-        return self._decoded(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
+        return self._decode(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
 
     def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
         """Return the union of what kernels saved for `notebook` here and may be used, or None."""
@@ -219,7 +219,7 @@ class ArtifactStore:
         prefix = _MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/"
         wanted = None if notebook is None else notebook_digest(notebook)
         listed = [key for key in self.store.keys(prefix) if wanted in (None, key.split("/")[2])]
-        return self._decoded_all(self.store.get_many(listed), _manifest_of)
+        return self._decode_all(self.store.get_many(listed), _manifest_of)
 
     def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
         """Remove these manifests and references, and artifacts without any; return how many of the last."""
@@ -304,10 +304,10 @@ class ArtifactStore:
                 raise CorruptEntry("a reference names another artifact than its key does")
             return ref
 
-        return self._decoded_all(self.store.get_many(list(ref_keys)), decode)
+        return self._decode_all(self.store.get_many(list(ref_keys)), decode)
 
     def _read_content(self, entry: bytes, digest: str) -> bytes | None:
-        return self._decoded(_ARTIFACT + digest, entry, partial(decode_entry, digest=digest))
+        return self._decode(_ARTIFACT + digest, entry, partial(decode_entry, digest=digest))
 
     def _read_manifests(self, environment: Environment, notebook: str) -> dict[str, Manifest]:
         prefix = _manifest_prefix(environment, notebook)
@@ -324,13 +324,13 @@ class ArtifactStore:
             entries = self.store.get_many(listed)
             if entries.keys() == listed:
                 break  # else another kernel absorbed some into a manifest that is not in this listing
-        return self._decoded_all(entries, decode)
+        return self._decode_all(entries, decode)
 
-    def _decoded_all(self, entries: Mapping[str, bytes], decode: Callable[[str, bytes], _T]) -> dict[str, _T]:
-        decoded = {key: self._decoded(key, entry, partial(decode, key)) for key, entry in entries.items()}
+    def _decode_all(self, entries: Mapping[str, bytes], decode: Callable[[str, bytes], _T]) -> dict[str, _T]:
+        decoded = {key: self._decode(key, entry, partial(decode, key)) for key, entry in entries.items()}
         return {key: value for key, value in decoded.items() if value is not None}
 
-    def _decoded(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
+    def _decode(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
         """Return what `entry` holds, or None after reporting the fault, and then removing it.
 
         In this order: who finds it gone on another thread can rely on the fault's having been reported.

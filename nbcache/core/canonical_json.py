@@ -67,27 +67,27 @@ class Fields:
 
     def text(self, field: str, *, optional: bool = False) -> str:
         value = self._value.get(field, "" if optional else None)
-        return str(self._checked(field, value, "text", isinstance(value, str) and is_text(value)))
+        return str(self._check(field, value, "text", isinstance(value, str) and is_text(value)))
 
     def integer(self, field: str, *, optional: bool = False) -> int:
         value = self._value.get(field, 0 if optional else None)
         is_right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
-        return int(self._checked(field, value, "an integer from 0 to 2^63 - 1", is_right))
+        return int(self._check(field, value, "an integer from 0 to 2^63 - 1", is_right))
 
     def seconds(self, field: str, *, optional: bool = False) -> float:
         value = self._value.get(field, 0.0 if optional else None)
         is_right = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 63
-        return float(self._checked(field, value, "seconds, 0 or more", is_right))
+        return float(self._check(field, value, "seconds, 0 or more", is_right))
 
     def array(self, field: str, *, optional: bool = False) -> list[Any]:
         value = self._value.get(field, [] if optional else None)
-        return list(self._checked(field, value, "a list", isinstance(value, list)))
+        return list(self._check(field, value, "a list", isinstance(value, list)))
 
     def object(self, field: str) -> Mapping[str, Any]:
         value = self._value.get(field)
-        return dict(self._checked(field, value, "an object", isinstance(value, Mapping)))
+        return dict(self._check(field, value, "an object", isinstance(value, Mapping)))
 
-    def _checked(self, field: str, value: Any, expected: str, is_right: bool) -> Any:
+    def _check(self, field: str, value: Any, expected: str, is_right: bool) -> Any:
         if not is_right:
             raise corrupt(f"the field {field!r} of a {self._name} is not {expected}")
         return value

@@ -128,16 +128,16 @@ def recompile_action(guards: str) -> str:
     assert compile_id is not None  # it matches nothing as well
     guard = _COMMENT.split(line[compile_id.end() :].strip())[0]
     if (match := _SPECIAL.match(line)) is not None:
-        return _filled(_ONE_OR_ZERO, match)
+        return _fill(_ONE_OR_ZERO, match)
     for pattern, action in _RULES:
         if (match := re.match(pattern, guard)) is not None:
-            return _filled(action, match)
+            return _fill(action, match)
     if (match := _VALUE.fullmatch(guard)) is not None:
         return _of_value(match["name"], match["value"], compile_id[2] == "0")
     return "keep what the guard asks for as it is between calls"
 
 
-def _filled(action: str, match: re.Match[str]) -> str:
+def _fill(action: str, match: re.Match[str]) -> str:
     """Return advice with the names that the guard has."""
     names = {"dim": "dim"} | {name: text for name, text in match.groupdict().items() if text}
     if not names.get("tensor", "").isidentifier():

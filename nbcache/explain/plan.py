@@ -322,7 +322,7 @@ def planned(
             continue  # an earlier state of what another cell compiles now, as far as can be told
         of_last = [run for run in known[digest] if run.kernel == last]
         counts = {run.execution_count for run in of_last if run.execution_count is not None}
-        if (cell := _edited(functions, counts, _positions(cells, known, last), free)) is None:
+        if (cell := _find_edited(functions, counts, _positions(cells, known, last), free)) is None:
             gone |= dict.fromkeys(run.function for run in of_last)
             continue
         free.remove(cell)
@@ -382,7 +382,7 @@ def _positions(
     return {run.execution_count: cell.position for run, cell in ran if run.execution_count is not None}
 
 
-def _edited(
+def _find_edited(
     functions: Collection[str],
     counts: Collection[int],
     positions: Mapping[int, int],

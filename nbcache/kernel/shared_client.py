@@ -61,7 +61,7 @@ class SharedClient:
     def find(self, environment: Environment, type: str, key: str) -> Sequence[Artifact]:
         if not type_of(type).is_shared:
             return ()
-        return self._unpacked(environment, self.level.find(environment, type, key))
+        return self._unpack(environment, self.level.find(environment, type, key))
 
     def wait_for_other_kernel(
         self, environment: Environment, key: str, function: str, tried: Collection[str]
@@ -71,7 +71,7 @@ class SharedClient:
         entries = self.level.wait_for_other_kernel(environment, _GRAPH, key, expected, tried)
         if not entries:
             self._claims.setdefault(threading.get_ident(), []).append((environment, key))
-        return self._unpacked(environment, entries)
+        return self._unpack(environment, entries)
 
     def compiled(self, thread: int) -> None:
         """Let the kernels go on that wait for what a thread has compiled, once that is published."""
@@ -83,7 +83,7 @@ class SharedClient:
         seconds = self._seconds.get(function, timings.usually_expected)
         return min(max(timings.least_expected, seconds), timings.most_expected)
 
-    def _unpacked(self, environment: Environment, entries: Iterable[VerifiedEntry]) -> list[Artifact]:
+    def _unpack(self, environment: Environment, entries: Iterable[VerifiedEntry]) -> list[Artifact]:
         artifacts = []
         for entry in entries:
             ref = entry.ref

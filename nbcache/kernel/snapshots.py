@@ -126,7 +126,7 @@ class Sharing:
         """Return the snapshots that are here, whoever signed them; each signer as they stand now."""
         with self._lock:
             received = list(self._received.values())
-        return [self._judged(version) for version in received]
+        return [self._with_standing(version) for version in received]
 
     def _of_no_use(self) -> Iterator[Elsewhere]:
         """Yield what of the snapshots that are here is not used, and why."""
@@ -167,7 +167,7 @@ class Sharing:
         restored: list[tuple[Received, Manifest | None]] = []
         problems: list[NbcacheError] = []
         for received in taken_in:
-            received = self._judged(received)
+            received = self._with_standing(received)
             try:
                 received.unlock(self._session.settings.trust)
                 fits = None if environment is None else self._adopt(received, environment)
@@ -192,7 +192,7 @@ class Sharing:
             return
         for received in taken_in:
             with suppress(NbcacheError):  # of a stranger, or for a baseline that this CPU cannot run
-                self._judged(received).unlock(settings.trust)
+                self._with_standing(received).unlock(settings.trust)
                 if (name := baseline_for(received.snapshot.manifests, here)) is not None:
                     chosen = f"the snapshot {received.name}"
                     self._session.configure(settings.with_value("portable", name, origin=chosen))
@@ -232,7 +232,7 @@ class Sharing:
             self._restore_known(environment)
             self._session.cache.read_again()
 
-    def _judged(self, received: Received) -> Received:
+    def _with_standing(self, received: Received) -> Received:
         standing = self.keyring.standing(received.signer) if received.signer else None
         return replace(received, standing=standing)
 
@@ -288,12 +288,12 @@ class Sharing:
     def beside_notebook(self, notebook: str) -> Path:
         """Return where the snapshot of the notebook goes; ConfigError where `notebook` is not known."""
         step = "name a file, or set %nbcache config notebook=PATH"
-        return beside(_located(notebook, "where its snapshot goes", "snapshot", step))
+        return beside(_known_path(notebook, "where its snapshot goes", "snapshot", step))
 
     def of_notebook(self) -> Path:
         """Return the notebook, whose snapshots are to be restored; ConfigError where it is not known."""
         step = "name a snapshot: a file, a notebook, a URL, or URL#NAME in a store"
-        return _located(self._locate(), "what to restore", "restore", step)
+        return _known_path(self._locate(), "what to restore", "restore", step)
 
     def origin(self, notebook: str) -> Origin:
         return origin(os.path.basename(notebook), self._session.settings)
@@ -354,7 +354,7 @@ class Sharing:
         return manifest
 
 
-def _located(notebook: str, what: str, verb: str, next_step: str) -> Path:
+def _known_path(notebook: str, what: str, verb: str, next_step: str) -> Path:
     if not notebook:
         text = f"nbcache cannot find out which notebook this is, so not {what}"
         raise ConfigError(text, where=verb, next_step=next_step)

@@ -45,7 +45,7 @@ def remove_unused(
     problems: list[NbcacheError] = []
     for key, value in _values(store, store.keys(NOTEBOOK)):
         try:
-            used = set(_used(value, since=now - max_age))
+            used = set(_slots_in_use(value, since=now - max_age))
         except CorruptEntry:  # it names nothing to anybody
             old.append(key)
             continue
@@ -59,7 +59,7 @@ def remove_unused(
         return Removed(kept=len(listed), problems=tuple(problems))
     removed = 0
     for key, value in _values(store, [each for each in listed if each not in named]):
-        if _created(value) < now - min(max_age, _FRESH_SECONDS):
+        if _newest_time(value) < now - min(max_age, _FRESH_SECONDS):
             store.delete(key)
             removed += 1
     for key in old:
@@ -76,7 +76,7 @@ def _values(store: Store, listed: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         yield from store.get_many(batch).items()
 
 
-def _used(value: bytes, *, since: float) -> Iterator[str]:
+def _slots_in_use(value: bytes, *, since: float) -> Iterator[str]:
     """Yield the keys of the artifacts that a publication names, and that were used since then."""
     for variant in decode_shared(value):
         statement = Statement.decode(variant.statement)
@@ -87,7 +87,7 @@ def _used(value: bytes, *, since: float) -> Iterator[str]:
                 yield slot_of(manifest.environment, ref.type, ref.key)
 
 
-def _created(value: bytes) -> float:
+def _newest_time(value: bytes) -> float:
     """Return when the newest variant was put, in Unix seconds; 0 where nothing can be read."""
     with suppress(FormatError):
         statements = [Statement.decode(variant.statement) for variant in decode_shared(value)]

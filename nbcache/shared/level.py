@@ -184,7 +184,7 @@ class SharedLevel(Connection):
     def _usable(self, value: bytes, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
         """Return the entries in a value that may be used under this key."""
         entries, slot = [], slot_of(environment, type, key)
-        for entry in self._admitted(value, slot):
+        for entry in self._admit(value, slot):
             if _place_of(entry.statement) == (scope(environment, type), type, key):
                 entries.append(entry)
             else:
@@ -193,9 +193,7 @@ class SharedLevel(Connection):
         self._found += len(entries)
         return entries
 
-    def _admitted(
-        self, value: bytes, slot: str, purpose: Purpose = Purpose.ARTIFACT
-    ) -> Iterator[VerifiedEntry]:
+    def _admit(self, value: bytes, slot: str, purpose: Purpose = Purpose.ARTIFACT) -> Iterator[VerifiedEntry]:
         """Yield the variants of trusted signers that are right; no notice quotes anything of the others."""
         try:
             variants = decode_shared(value)
@@ -411,7 +409,7 @@ class SharedLevel(Connection):
         return sorted(publications, key=lambda publication: publication.published, reverse=True)
 
     def _publications_in(self, value: bytes, slot: str, notebook: str) -> Iterator[Publication]:
-        for entry in self._admitted(value, slot, Purpose.PUBLICATION):
+        for entry in self._admit(value, slot, Purpose.PUBLICATION):
             try:
                 manifest = decode_manifest(entry.unpack())
             except FormatError as error:

@@ -73,7 +73,7 @@ class Signer:
         None for what others have compiled that cannot be passed on as theirs: it is unsigned, depends on
         something else than `environment` has, or is here in another frame than theirs.
         """
-        held = _held(ref, packed)
+        held = _frame_of(ref, packed)
         if ref.provenance is None:
             said = statement_of(environment, ref, held, self.user, self.host).signed(self.keyring())
             return Variant(said.statement, said.signature, packed)
@@ -88,7 +88,7 @@ class Signer:
 
     def publication(self, environment: str, ref: ArtifactRef, packed: bytes) -> Variant:
         """Return what the user publishes of a notebook; `environment` is a digest."""
-        statement = Statement(environment, environment, ref, _held(ref, packed), self.user, self.host)
+        statement = Statement(environment, environment, ref, _frame_of(ref, packed), self.user, self.host)
         said = statement.signed(self.keyring(), Purpose.PUBLICATION)
         return Variant(said.statement, said.signature, packed)
 
@@ -99,7 +99,7 @@ class Signer:
         statement says is looked at before its signature is checked, and what a stranger has put there, which
         may be long, not at all.
         """
-        statement, signer = _signed(variant, purpose)
+        statement, signer = _read_statement(variant, purpose)
         standing = self.keyring().standing(signer)
         admit(self.policy(), standing, signer)
         _check_digest(variant, statement)
@@ -109,14 +109,14 @@ class Signer:
     def statement_of(self, variant: Variant) -> tuple[Statement, str] | None:
         """Return a variant's statement and its signer, trusted or not; None where it is wrong."""
         try:
-            statement, signer = _signed(variant, Purpose.ARTIFACT)
+            statement, signer = _read_statement(variant, Purpose.ARTIFACT)
             _check_digest(variant, statement)
         except (BadSignature, FormatError):
             return None
         return statement, signer
 
 
-def _signed(variant: Variant, purpose: Purpose) -> tuple[Statement, str]:
+def _read_statement(variant: Variant, purpose: Purpose) -> tuple[Statement, str]:
     """Return a variant's statement and who has signed it, where its lengths are right."""
     signer = Signature.signer(variant.signature, purpose, variant.statement)
     statement = Statement.decode(variant.statement)
@@ -131,5 +131,5 @@ def _check_digest(variant: Variant, statement: Statement) -> None:
         raise CorruptEntry("it does not have the digest that its statement says")
 
 
-def _held(ref: ArtifactRef, packed: bytes) -> Packed:
+def _frame_of(ref: ArtifactRef, packed: bytes) -> Packed:
     return Packed(ref.size, len(packed), sha256(packed))

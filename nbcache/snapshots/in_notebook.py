@@ -40,9 +40,9 @@ def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
     notebook = _with(MIME, data)
     displayed = (content[MIME] for content in _outputs(notebook) if MIME in content)
     found, problems = [], []
-    for text in islice(chain(_attached(notebook), displayed), _MOST):
+    for text in islice(chain(_attachments(notebook), displayed), _MOST):
         try:
-            found.append(_decoded(text))
+            found.append(_decode(text))
         except CorruptSnapshot as error:
             problems.append(error)
     return found, problems
@@ -51,9 +51,9 @@ def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
 def attached(notebook: NotebookNode) -> list[bytes]:
     """Return the snapshots that are attached to a notebook, as far as they are base64."""
     found = []
-    for text in _attached(notebook):
+    for text in _attachments(notebook):
         with suppress(CorruptSnapshot):
-            found.append(_decoded(text))
+            found.append(_decode(text))
     return found
 
 
@@ -79,7 +79,7 @@ def attach(notebook: NotebookNode, snapshot: bytes) -> None:
 
 def detach(notebook: NotebookNode) -> int:
     """Take attached snapshots out of the notebook; return how many there were. Outputs stay as they are."""
-    found = len(list(_attached(notebook)))
+    found = len(list(_attachments(notebook)))
     kept = []
     for cell in notebook["cells"]:
         others = {
@@ -151,7 +151,7 @@ def _with(mime: str, data: bytes) -> Any:
         return None
 
 
-def _attached(notebook: Any) -> Iterator[Any]:
+def _attachments(notebook: Any) -> Iterator[Any]:
     for cell in _cells(notebook):
         for content in _mapping(cell, "attachments").values():
             if isinstance(content, Mapping) and MIME in content:
@@ -176,7 +176,7 @@ def _mapping(value: Any, key: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _decoded(text: Any) -> bytes:
+def _decode(text: Any) -> bytes:
     try:
         return base64.b64decode("".join(text), validate=True)
     except (binascii.Error, ValueError, TypeError) as error:

@@ -224,7 +224,7 @@ class NamedSnapshots:
             for version in versions
             if version.received and version.received.is_own
         }
-        lost = {key: self._gone(received) for key, received in own.items()}
+        lost = {key: self._find_gone(received) for key, received in own.items()}
         earlier = [without(received, lost[key]) if lost[key] else received for key, received in own.items()]
         gone = set().union(*lost.values())
         draft, changed = merge_into_existing(earlier, build, origin, self._keyring, anew=bool(gone))
@@ -245,7 +245,7 @@ class NamedSnapshots:
         missing = len(gone - draft.snapshot.contents.keys())
         return Taken(self.where(name), draft, b"", changed, missing, len(versions) - len(own))
 
-    def _gone(self, received: Received) -> set[str]:
+    def _find_gone(self, received: Received) -> set[str]:
         """Return the digests of contents that a version names, and that are gone."""
         contents = received.snapshot.contents
         there = self._present(each.packed_digest for each in contents.values())
@@ -298,7 +298,7 @@ class NamedSnapshots:
                 raise refused("its manifest does not have the digest that it is named by")
             return Version(name, key, read_manifest(value, self._keyring, where=self.where(name)), None)
         except (FormatError, BadSignature) as error:
-            return Version(name or "", key, None, self._placed(error, key))
+            return Version(name or "", key, None, self._with_place(error, key))
 
     def _fetch(self, received: Received) -> Received:
         """Return a version with its artifacts; remove damaged ones. MissingArtifact where some are gone."""
@@ -342,7 +342,7 @@ class NamedSnapshots:
             next_step="`nbcache ls URL` lists those that are",
         )
 
-    def _placed(self, error: NbcacheError, key: str) -> NbcacheError:
+    def _with_place(self, error: NbcacheError, key: str) -> NbcacheError:
         """Return what is wrong with a version, with its place and what to do there."""
         name = _name_of(key)
         error.where = self.where(name or key)
@@ -366,7 +366,7 @@ class NamedSnapshots:
             )
         present = self._digests(_ARTIFACT)  # before versions: what is put later is not looked at
         marks = self._marks(self._digests(_DOOMED))
-        named, problems = self._named()
+        named, problems = self._read_names()
         if problems:
             return Collected(waiting=len(marks), problems=tuple(problems))
         now = self._clock()
@@ -379,7 +379,7 @@ class NamedSnapshots:
         marks = {digest: min(marks.get(digest, now), now) for digest in unnamed}
         due = {digest for digest, marked in marks.items() if marked + grace <= now}
         if due:  # a writer that was there before our marks did not see them, but its version is there now
-            named, problems = self._named()
+            named, problems = self._read_names()
             if problems:
                 return Collected(waiting=len(marks), problems=tuple(problems))
             marks = {digest: marked for digest, marked in marks.items() if digest not in named}
@@ -406,7 +406,7 @@ class NamedSnapshots:
                 found[key.removeprefix(_DOOMED)] = float(value) if match else float("inf")
         return found
 
-    def _named(self) -> tuple[set[str], list[NbcacheError]]:
+    def _read_names(self) -> tuple[set[str], list[NbcacheError]]:
         """Return the artifacts that versions name, whoever signed them, and what is wrong with versions."""
         values, complete = self._values_below(_SNAPSHOTS)
         named: set[str] = set()
@@ -419,7 +419,7 @@ class NamedSnapshots:
                     contents = decode_snapshot(version.manifest).contents
                     named.update(each.packed_digest for each in contents.values())
             except NbcacheError as error:
-                problems.append(self._placed(error, key))
+                problems.append(self._with_place(error, key))
         if not complete:
             problems.append(
                 SnapshotError(
@@ -463,7 +463,7 @@ def place(text: str) -> Place | None:
         raise _no_name("after the '#' of a store's URL stands an '@': in a password a '#' is written %23")
     if not name.isprintable() or not all(name.split("/")):
         raise _no_name("what is after '#' is no name: parts, joined by '/', of characters that can be seen")
-    if len(name) > _LONGEST or len(_encoded(name)) > _LONGEST_PART:
+    if len(name) > _LONGEST or len(_encode(name)) > _LONGEST_PART:
         raise _no_name(
             f"a snapshot's name is too long: {_LONGEST} characters at most, and {_LONGEST_PART} where all "
             "but a-z, 0-9 and - count three times or more"
@@ -483,11 +483,11 @@ def _name_of(key: str) -> str | None:
         case ["snapshot", part, _] if _ENCODED.fullmatch(part):
             data = re.sub(rb"_(..)", lambda each: bytes.fromhex(each[1].decode()), part.encode())
             name = data.decode(errors="replace")
-            return name if _encoded(name) == part else None
+            return name if _encode(name) == part else None
     return None
 
 
-def _encoded(name: str) -> str:
+def _encode(name: str) -> str:
     return "".join(
         character if character in _PLAIN else "".join(f"_{byte:02x}" for byte in character.encode())
         for character in name
@@ -495,4 +495,4 @@ def _encoded(name: str) -> str:
 
 
 def _prefix_of(name: str) -> str:
-    return f"{_SNAPSHOTS}{_encoded(name)}/"
+    return f"{_SNAPSHOTS}{_encode(name)}/"

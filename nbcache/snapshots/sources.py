@@ -54,13 +54,13 @@ def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
     """
     if isinstance(source, str):
         if source.startswith(("https://", "http://")):
-            return _judged([(_fetch(source), redacted(source))], keyring)
+            return _judge_files([(_fetch(source), redacted(source))], keyring)
         if (named := place(source)) is not None:
             with opened(named.url, keyring) as snapshots:
                 return snapshots.read_all(named.name)
     path = _path(os.fspath(source))
     if path.suffix != ".ipynb":
-        return _judged([(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], keyring)
+        return _judge_files([(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], keyring)
     unsaved = not path.exists() and beside(path).exists()
     found, problems = of_notebook(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES), keyring)
     if not found and not problems:
@@ -72,7 +72,7 @@ def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
     return found, problems
 
 
-def _judged(files: Sequence[tuple[bytes, str]], keyring: Keyring) -> Versions:
+def _judge_files(files: Sequence[tuple[bytes, str]], keyring: Keyring) -> Versions:
     """Return the versions in files, which are given with their places in words."""
     found: dict[str, Received] = {}
     problems: list[NbcacheError] = []
@@ -141,7 +141,7 @@ def of_notebook(notebook: Path, data: bytes, keyring: Keyring) -> Versions:
                 left -= len(content)
                 if sha256(content) in wanted:
                     found.append((content, str(file)))
-    whole, wrong = _judged(found, keyring)
+    whole, wrong = _judge_files(found, keyring)
     return whole, problems + wrong
 
 

@@ -167,12 +167,12 @@ class DirectoryStore:
         user = os.geteuid()
         if stat.S_ISLNK(status.st_mode):
             if status.st_uid != user:
-                raise self._refused(folder, f"is a link that user {status.st_uid} made, not you")
+                raise self._refusal(folder, f"is a link that user {status.st_uid} made, not you")
             status = folder.stat()
         if not stat.S_ISDIR(status.st_mode):
-            raise self._refused(folder, "is not a folder")
+            raise self._refusal(folder, "is not a folder")
         if status.st_uid != user:
-            raise self._refused(folder, f"belongs to user {status.st_uid}, not to you")
+            raise self._refusal(folder, f"belongs to user {status.st_uid}, not to you")
         return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
     def _close_to_others(self) -> None:
@@ -181,7 +181,7 @@ class DirectoryStore:
         self.path.chmod(0o700)
         self._drop()  # what somebody has put there meanwhile
         if self._is_open(self.path):
-            raise self._refused(self.path, "cannot be closed to others: its filesystem keeps no permissions")
+            raise self._refusal(self.path, "cannot be closed to others: its filesystem keeps no permissions")
 
     def _drop(self) -> None:
         aside = self.path / f".{_VERSION}-{secrets.token_hex(8)}"
@@ -245,7 +245,7 @@ class DirectoryStore:
         if total <= max_bytes:
             return []
         removed = []
-        for key, status in sorted(statuses.items(), key=lambda pair: _last_used(pair[1])):
+        for key, status in sorted(statuses.items(), key=lambda pair: _use_time(pair[1])):
             if total <= max_bytes * _EVICT_TO:
                 break
             file = self._file(key)
@@ -271,7 +271,7 @@ class DirectoryStore:
                 raise PermissionError
             yield
 
-    def _refused(self, folder: Path, reason: str) -> StoreUnavailable:
+    def _refusal(self, folder: Path, reason: str) -> StoreUnavailable:
         return StoreUnavailable(
             f"{self.name} is refused, since its folder {reason}: cached code from there would run as you",
             where=str(folder),
@@ -279,6 +279,6 @@ class DirectoryStore:
         )
 
 
-def _last_used(status: os.stat_result) -> float:
+def _use_time(status: os.stat_result) -> float:
     """Return when a file was last used; a time in the future, of a clock that was wrong, is as old as any."""
     return status.st_mtime if status.st_mtime <= time.time() else 0.0

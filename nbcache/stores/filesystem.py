@@ -92,7 +92,7 @@ class FilesystemStore:
         """Return those of `keys` that are there, with their bytes; several at once, where fsspec does so."""
         wanted = [check_key(key) for key in dict.fromkeys(keys)]
         with self._errors("cannot be read"):
-            fs, root = self._opened()
+            fs, root = self._connect()
             if _is_folder(fs):
                 return _read_files(Path(root), wanted)
             return self._read_objects(fs, root, wanted)
@@ -128,7 +128,7 @@ class FilesystemStore:
         """Return those of `keys` that are there; several at once, where fsspec can."""
         wanted = {check_key(key) for key in keys}
         with self._errors("cannot be read"):
-            fs, root = self._opened()
+            fs, root = self._connect()
             if _is_folder(fs):
                 return {key for key in wanted if is_plain(*_below(Path(root), key))}
             lengths = self._each(fs, partial(_length, fs, root), list(wanted))
@@ -139,7 +139,7 @@ class FilesystemStore:
         check_key(key)
         check_length(value, self.name)
         with self._errors("cannot be written to", writing=True):
-            fs, root = self._opened()
+            fs, root = self._connect()
             if _is_folder(fs):
                 self._put_file(Path(root), key, value)
             else:
@@ -148,7 +148,7 @@ class FilesystemStore:
     def delete(self, key: str) -> None:
         check_key(key)
         with self._errors("cannot be written to", writing=True):
-            fs, root = self._opened()
+            fs, root = self._connect()
             try:
                 if _is_folder(fs):
                     with folder_of(*_below(Path(root), key)) as (folder, name):
@@ -168,7 +168,7 @@ class FilesystemStore:
 
     def _list(self, prefix: str) -> Iterator[str]:
         with self._errors("cannot be listed"):
-            fs, root = self._opened()
+            fs, root = self._connect()
             if _is_folder(fs):
                 folder, below = _below(Path(root), prefix)
                 paths = [f"{folder}/{name}" for name in files_below(folder, below)]
@@ -183,7 +183,7 @@ class FilesystemStore:
             if key.startswith(prefix) and is_key(key):
                 yield key
 
-    def _opened(self) -> tuple[Any, str]:
+    def _connect(self) -> tuple[Any, str]:
         """Return fsspec's filesystem and the path in it that keys are below."""
         import fsspec
 

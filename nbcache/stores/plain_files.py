@@ -40,7 +40,7 @@ def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tupl
     try:
         for number, folder in enumerate(folders):
             try:
-                inner = _entered(folder, descriptor, mode)
+                inner = _enter(folder, descriptor, mode)
             except OSError as error:
                 if error.errno in (errno.ENOTDIR, errno.ELOOP) and stat.S_ISLNK(
                     os.stat(folder, dir_fd=descriptor, follow_symlinks=False).st_mode
@@ -55,7 +55,7 @@ def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tupl
         os.close(descriptor)
 
 
-def _entered(folder: str, parent: int, mode: int | None) -> int:
+def _enter(folder: str, parent: int, mode: int | None) -> int:
     """Return a descriptor of a folder, which is made with `mode`, where given, if it is not there."""
     try:
         return os.open(folder, _FOLDER, dir_fd=parent)

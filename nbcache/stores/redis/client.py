@@ -36,7 +36,7 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
         "protocol": 2,  # for servers and proxies of any age; one round trip less to connect
         "driver_info": None,  # or each connection first tells it, in two round trips, which an ACL may refuse
     }
-    link = _bounded(redis.SSLConnection if address.tls else redis.Connection)
+    link = _bound_class(redis.SSLConnection if address.tls else redis.Connection)
     if address.cluster:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -64,7 +64,7 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
     sentinels.sentinels = [
         redis.Redis.from_url(url, connection_class=link, **common) for url in address.sentinels
     ]
-    return sentinels.master_for(address.service, connection_class=_bounded(managed), **user)
+    return sentinels.master_for(address.service, connection_class=_bound_class(managed), **user)
 
 
 def disconnect(client: Any) -> None:
@@ -176,5 +176,5 @@ class _Bounded:
 
 
 @cache
-def _bounded(link: Any) -> Any:
+def _bound_class(link: Any) -> Any:
     return type(f"Bounded{link.__name__}", (_Bounded, link), {})

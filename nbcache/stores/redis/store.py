@@ -91,7 +91,7 @@ class RedisStore:
         check_length(value, self.name)
         (stored,) = self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
         if stored is not True:
-            raise self._garbled()
+            raise self._garbage_error()
 
     def delete(self, key: str) -> None:
         self._ask(("DEL", self._key(key)))
@@ -134,7 +134,7 @@ class RedisStore:
         answers = self._ask(*((command, name) for name in names.values())) if names else []
         by_key = {key: answer for key, answer in zip(names, answers, strict=True) if answer is not None}
         if not all(isinstance(answer, kind) for answer in by_key.values()):
-            raise self._garbled()
+            raise self._garbage_error()
         return by_key
 
     def _scan(self, prefix: str) -> Iterator[str]:
@@ -151,7 +151,7 @@ class RedisStore:
                             pattern = f"{beginning}{prefix}*"
                             cursor, names = node.scan(cursor, match=pattern, count=_SCAN_COUNT)
                     except TooMuchError:
-                        raise self._crowded() from None
+                        raise self._crowd_error() from None
                     keys = [name.decode(errors="replace").removeprefix(beginning) for name in names]
                 spent += time.monotonic() - began
                 if spent > _LISTING_FACTOR * self.timeout:  # or a server that never ends is asked for ever
@@ -160,7 +160,7 @@ class RedisStore:
                     if key not in seen and is_key(key):
                         seen.add(key)
                         if len(seen) > _MOST_NAMES:
-                            raise self._crowded()
+                            raise self._crowd_error()
                         yield key
                 if cursor == 0:
                     break
@@ -259,19 +259,19 @@ class RedisStore:
                 what = f"no Sentinel names a primary of {self.address.service!r}"
                 step = "check that they run, and hosts, ports and service= in the URL"
             case kinds.ConnectionError() | OSError():
-                what = f"Redis cannot be reached{_of_system(error) or _said(error)}"
+                what = f"Redis cannot be reached{_of_system(error) or _saying(error)}"
                 step = "check that the server runs, and host and port in the URL"
             case kinds.ResponseError():
-                what, step = f"Redis refused{_said(error)}", "see the server's log"
+                what, step = f"Redis refused{_saying(error)}", "see the server's log"
             case _:
-                return self._garbled()
+                return self._garbage_error()
         return self._unavailable(what, step)
 
-    def _garbled(self) -> StoreUnavailable:
+    def _garbage_error(self) -> StoreUnavailable:
         what = "what answers there does not speak Redis's protocol"
         return self._unavailable(what, "check host and port in the URL")
 
-    def _crowded(self) -> StoreUnavailable:
+    def _crowd_error(self) -> StoreUnavailable:
         return self._unavailable("Redis lists more names of keys than are held here", _CROWDED)
 
     def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
@@ -302,7 +302,7 @@ def _of_system(error: Exception) -> str:
     return ""
 
 
-def _said(error: Exception) -> str:
+def _saying(error: Exception) -> str:
     """Return a known saying or the code of a server's error, after a colon: the rest may be anybody's."""
     text = str(error)
     code = getattr(error, "status_code", None) or text.partition(" ")[0]  # redis-py cuts off those it knows
