@@ -265,12 +265,6 @@ PARTS = (
         modules=("torch._inductor.remote_cache", _TUNING),
     ),
     _part(
-        autotune.provide_tuning_to_workers,
-        "restore best configurations before a worker compiles",
-        _TUNED_AGAIN,
-        f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
-    ),
-    _part(
         recording.replace_backends,
         "empty torch's remote caches while a shared level is connected",
         "torch's remote caches ask torch's own Redis, and what they find is not stored",
@@ -311,6 +305,12 @@ PARTS = (
         events.follow_kernels,
         "count Triton kernels",
         "reports lack Triton kernels",
+        f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
+    ),
+    _part(
+        autotune.provide_tuning_to_workers,
+        "restore best configurations before a worker compiles",
+        _TUNED_AGAIN,
         f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
     ),
     _part(
