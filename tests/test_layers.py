@@ -24,7 +24,7 @@ BUDGETS = {
     "shared": 1340,
     "snapshots": 1640,
     "stores": 1800,
-    "torch_bridge": 13450,
+    "torch_bridge": 12550,
     "ui": 7370,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
