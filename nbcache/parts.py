@@ -36,7 +36,7 @@ _TUNED_AGAIN = "kernels of restored graphs are tuned again"
 
 def _part(install: Callable[..., None], purpose: str, without: str, *hooks: str, **more: Any) -> Part:
     """Return a part that is hooked with its `modules`, or else with the module of its first hook."""
-    modules = more.pop("modules", None) or hooks[0].partition(":")[0]
+    modules = more.pop("modules", ()) or (hooks[0].partition(":")[0],)
     return Part(install, modules, hooks, purpose, without, **more)
 
 
@@ -57,12 +57,12 @@ PARTS = (
         "torch.library:Library._destroy(self)",
         "torch.library:Library.fallback(self, fn, dispatch_key, …)",
         "torch._ops:OperatorBase.py_impl(self, k, …)",
-        modules="torch",
+        modules=("torch",),
     ),
     _key_part(
         Dependencies.follow_attributes,
         "note what torch's classes and modules hold, to see what others replace",
-        modules="torch",
+        modules=("torch",),
     ),
     _part(
         DefaultFolder.replace_name,
@@ -126,7 +126,7 @@ PARTS = (
         "torch._dynamo.symbolic_convert:InstructionTranslatorBase.__init__(…)",
         "torch._dynamo.symbolic_convert:compare_op_handlers",
         is_temporary=True,
-        modules=_FRAMES,
+        modules=(_FRAMES,),
     ),
     _trace_part(
         Traces.build_guards,
@@ -144,7 +144,7 @@ PARTS = (
         "hash torch's sources ahead, in a thread",
         "the first compile hashes them",
         flag="hashes_ahead",
-        modules=_CODECACHE,
+        modules=(_CODECACHE,),
     ),
     _part(
         DefaultFolder.replace_headers,
@@ -238,7 +238,7 @@ PARTS = (
         loss=Loss.ENTRIES,
         because="its hits would lack the guards on inputs that overlap",
         owner="keys",
-        modules="torch._functorch._aot_autograd.aot_autograd_result",
+        modules=("torch._functorch._aot_autograd.aot_autograd_result",),
     ),
     _part(
         portable.compile_for_baseline,
@@ -263,12 +263,6 @@ PARTS = (
         "LocalCacheBackend._get(self, key)?",
         f"{_TUNING}:_LocalAutotuneCacheBackend._get(self, key)?",
         modules=("torch._inductor.remote_cache", _TUNING),
-    ),
-    _part(
-        autotune.provide_tuning_to_workers,
-        "restore best configurations before a worker compiles",
-        _TUNED_AGAIN,
-        f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
     ),
     _part(
         recording.replace_backends,
@@ -305,12 +299,18 @@ PARTS = (
         triton_kernels.settle_assembler,
         "choose ptxas before Triton's keys are made",
         "kernels of users miss after a restart",
-        modules=_ASYNC_COMPILE,
+        modules=(_ASYNC_COMPILE,),
     ),
     _part(
         events.follow_kernels,
         "count Triton kernels",
         "reports lack Triton kernels",
+        f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
+    ),
+    _part(
+        autotune.provide_tuning_to_workers,
+        "restore best configurations before a worker compiles",
+        _TUNED_AGAIN,
         f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
     ),
     _part(

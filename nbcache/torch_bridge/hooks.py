@@ -89,7 +89,7 @@ class Part:
 
     install: Callable[..., None]
     """Hooks it: `install(module, context, patches)`, a method of an `owner` where one is named."""
-    module: str | tuple[str, ...]
+    modules: tuple[str, ...]
     """The modules of torch with whose import it is hooked."""
     hooks: tuple[str, ...]
     """The attributes that it replaces, as `Hook` reads them."""
@@ -113,11 +113,6 @@ class Part:
     def name(self) -> str:
         """The name of the function that hooks it."""
         return self.install.__name__
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules, also where there is one."""
-        return (self.module,) if isinstance(self.module, str) else self.module
 
     def places(self) -> list[Hook]:
         """Return the attributes that it replaces."""
