@@ -70,7 +70,7 @@ class State:
         if isinstance(value, torch.Tensor):
             self._save_tensor(place, value)
         elif numpy and isinstance(value, numpy.ndarray):
-            if value.flags.writeable:
+            if value.flags.writeable and not isinstance(value, numpy.memmap):  # that one is a file
                 self._add(numpy.copyto, value, value.copy())
             yield f"{place}.base", value.base
         elif isinstance(value, types.FunctionType):
