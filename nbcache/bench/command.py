@@ -26,8 +26,6 @@ from nbcache.core.files import write_whole
 from nbcache.core.text import clean
 from nbcache.core.version import __version__
 
-__all__ = ["add_arguments", "interruptible", "machine", "run", "run_in_notebook", "say"]
-
 _INTERRUPTED = 130
 _STOP_SECONDS = 20.0
 """Time that an interrupted benchmark has to end its kernels and show its figures."""

@@ -10,20 +10,6 @@ from typing import Any
 
 from nbcache.core.text import DOT, NOTHING, aligned, counted, one_line
 
-__all__ = [
-    "FULL",
-    "VARIANTS",
-    "Idle",
-    "Result",
-    "Run",
-    "Variant",
-    "idle_text",
-    "label",
-    "medians",
-    "report_json",
-    "report_text",
-]
-
 FULL = "full"
 Idle = float | str
 """Seconds of idle time before a cell, or `FULL`: until prewarming is done."""
@@ -199,7 +185,8 @@ def _table(result: Result) -> list[str]:
     longest_first = sorted(rows, key=lambda row: -len(row["cells"]))
     titles = dict.fromkeys(title for row in longest_first for title in row["cells"])
     lines = [["seconds", *(row["variant"] for row in rows)]]
-    lines.append(["", *(idle_text(row["idle"]) for row in rows)])
+    if any(idles := [idle_text(row["idle"]) for row in rows]):
+        lines.append(["", *idles])
     lines += [[title, *(_seconds(row["cells"].get(title)) for row in rows)] for title in titles]
     if result.measured is None:
         lines.append([measured, *(_seconds(row["cell_seconds"]) for row in rows)])

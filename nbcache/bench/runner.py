@@ -31,23 +31,6 @@ from nbcache.core.text import DOT, duration, one_line
 from nbcache.snapshots.in_notebook import decode_notebook
 from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES
 
-__all__ = [
-    "CALL",
-    "LOAD",
-    "CellFailed",
-    "CellRun",
-    "Home",
-    "Kernel",
-    "Planned",
-    "Runner",
-    "Subject",
-    "kernel",
-    "load_bundle",
-    "prewarmed",
-    "schedule",
-    "subjects",
-]
-
 LOAD, CALL, HOT = "%load_ext nbcache", "compile and call", "call again"
 """Titles of the cells that nbcache adds to a notebook, and of those that are made for a function."""
 _LOADS = re.compile(r"^(\s*%(?:re)?load_ext\s+nbcache)\s*$", re.MULTILINE)

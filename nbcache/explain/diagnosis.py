@@ -12,20 +12,6 @@ from typing import Any
 from nbcache.core.text import counted, duration
 from nbcache.explain.guards import dynamic_spares
 
-__all__ = [
-    "Agreement",
-    "Break",
-    "Comparison",
-    "Diagnosis",
-    "Recompile",
-    "Resized",
-    "Timing",
-    "counted_calls",
-    "is_faster",
-    "recommendation",
-    "times",
-]
-
 _WORTH_IT = 1.05
 """The smallest speed-up that matters."""
 _CLEARLY = 0.75

@@ -20,8 +20,6 @@ from typing import Any
 
 from nbcache.core.installed import is_installed
 
-__all__ = ["State", "process_state", "seed_all"]
-
 _CONTAINERS: tuple[type, ...] = (list, deque, set, bytearray, OrderedDict, dict)
 _ITERABLES = (*_CONTAINERS, tuple, frozenset)
 """The methods of the first of these bases are called, since a subclass may override them."""

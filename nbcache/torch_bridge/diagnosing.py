@@ -32,8 +32,6 @@ from nbcache.torch_bridge.events import break_text, user_line, with_cells, words
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
-__all__ = ["Call", "compare", "diagnose", "original", "parts_of"]
-
 _WARM_UP = 2
 """Calls before those that are timed; CUDA graphs are recorded in the second."""
 _TURN_SECONDS = 0.1

@@ -64,8 +64,6 @@ from nbcache.ui.display.words import (
 )
 from nbcache.ui.locate import Location
 
-__all__ = ["in_kernel", "in_terminal", "store_figures"]
-
 Checks: TypeAlias = Iterator[Check]
 _Look: TypeAlias = tuple[str, Callable[[], Iterable[Check]]]
 """A name for what fails, and a function that looks, and yields what it found."""

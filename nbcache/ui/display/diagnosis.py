@@ -19,8 +19,6 @@ from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import labelled, line
 from nbcache.ui.display.render import Rendered, render
 
-__all__ = ["per_call", "render_diagnosis"]
-
 _RESULTS = {
     Agreement.EQUAL: "equal",
     Agreement.USUAL: "as usual: within what torch.testing allows",

@@ -17,8 +17,6 @@ from nbcache.ui.display.diagnosis import render_diagnosis
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython.compile_cell import nearest, unknown
 
-__all__ = ["Line", "diagnosed", "parse_line"]
-
 _USAGE = "%nbcache diagnose CALL [--mode M] [--runs N] [--json], such as %nbcache diagnose model(x)"
 _COLLECT = "__nbcache_arguments__"
 _OPTION = r"--(?:(mode|runs)(?:\s+|=)([^\s=]+)|(json))"
