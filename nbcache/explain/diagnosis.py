@@ -152,7 +152,7 @@ class Diagnosis:
 
     @property
     def speed_up(self) -> float | None:
-        """How many times faster the compiled call is; None where it failed."""
+        """The eager seconds divided by the compiled ones; None where the compiled call failed."""
         return None if self.compiled is None else _ratio(self.eager, self.compiled)
 
     @property

@@ -122,8 +122,8 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
         contextlib.redirect_stderr(devnull),
     ):
         state = State({call.name: call.function, "arguments": call.args, **call.kwargs})
-        rest = "cannot be copied: what the calls change of it stays changed"
-        notes = tuple(f"{place} ({kind}) {rest}" for place, kind in state.unsaved.items())
+        reason = "cannot be copied: what the calls change of it stays changed"
+        notes = tuple(f"{place} ({kind}) {reason}" for place, kind in state.unsaved.items())
         diagnosis = Diagnosis(call.text, mode, notes=notes)
         try:
             _Run(session, call, state, diagnosis).measure(turns)
@@ -160,12 +160,12 @@ class _Run:
         diagnosis.size = _shared_size(self.call)
         diagnosis.eager_peak_bytes = _peak(self.call.run_eager)
         try:
-            self._measure_compiled(eager, turns)
+            self._measure_compiling(eager, turns)
         except _CompiledCallFailed as error:
             diagnosis.failure, (diagnosis.eager,) = _short(error), self._timings(turns)
         gc.collect()  # compiled code goes now, not while the user's next cell runs
 
-    def _measure_compiled(self, eager: dict[str, Any], turns: int) -> None:
+    def _measure_compiling(self, eager: dict[str, Any], turns: int) -> None:
         """Measure the compiled call; `eager` has the eager results."""
         from torch._dynamo import utils
 
@@ -280,7 +280,7 @@ class _Run:
         """Call it with other sizes, eager and compiled; yield what happens."""
         # Twice as much comes first, as torch then compiles for any size. Torch treats 1 apart.
         for other in dict.fromkeys(n for n in (2 * size, size + 1, size // 2) if n > 1 and n != size):
-            call = self.call.with_tensors(partial(_resized, size, other))
+            call = self.call.with_tensors(partial(_resize, size, other))
             first_graph = len(self.session.graphs)
             try:
                 call.run_eager()
@@ -343,7 +343,7 @@ def _shared_size(call: Call) -> int | None:
     return Counter(sizes).most_common(1)[0][0] if sizes else None
 
 
-def _resized(size: int, other: int, tensor: Any) -> Any:
+def _resize(size: int, other: int, tensor: Any) -> Any:
     """Return a tensor of `size` rows with `other` rows, repeated or cut off; any other as it is."""
     import torch
 

@@ -525,7 +525,7 @@ def _prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
 
 
 def _traces(settings: Settings, traces: Traces | None, lost: Mapping[str, str]) -> Checks:
-    """Report whether this kernel keeps traces; before torch is imported, `traces` is None.
+    """Report whether this kernel keeps traces; `traces` is None until torch is imported.
 
     `lost` says why parts are off.
     """

@@ -266,7 +266,7 @@ def test_the_measure_is_what_torch_testing_allows() -> None:
         assert comparison.place == place and message in comparison.message
 
 
-def test_the_stream_of_a_gpu_that_the_call_is_the_first_to_use_is_restored(
+def test_a_gpus_random_stream_that_the_call_creates_begins_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streams: dict[int, torch.Tensor] = {}
