@@ -18,8 +18,7 @@ from benchmarks.redis_server import Server, started_server
 from benchmarks.report import overview_text, subject_text
 from benchmarks.standard import COMPILE_MODES, NURSERY, ROOT, STANDARD, USUAL, Model, ModelRunner
 from nbcache.bench.command import interruptible, machine, say
-from nbcache.bench.options import FULL, Idle
-from nbcache.bench.report import report_json
+from nbcache.bench.report import FULL, Idle, report_json
 from nbcache.bench.runner import schedule
 from nbcache.core.files import write_whole
 from nbcache.core.text import clean
@@ -91,7 +90,8 @@ def _models(
     def save(*, interrupted: bool = True) -> None:
         if arguments.json is not None:
             results = [runner.result for runner in runners]
-            values = report_json(results, vars(arguments), about, interrupted=interrupted)
+            options = {**vars(arguments), "json": str(arguments.json)}
+            values = report_json(results, options, about, interrupted=interrupted)
             for subject, runner in zip(values["subjects"], runners, strict=True):
                 subject |= runner.to_json()
             write_whole(arguments.json, f"{json.dumps(values, indent=2)}\n".encode())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 
 from benchmarks.redis_server import Server
 from benchmarks.standard import ROOT, STANDARD, Model
-from nbcache.bench.kernels import Home, environment, kernel
+from nbcache.bench.runner import Home, kernel
 from nbcache.core.text import aligned, duration
 
 __all__ = ["at_once_text"]
@@ -56,11 +55,11 @@ def _start(url: str | None, folder: Path, model: str, processes: int) -> dict[st
     def one(number: int) -> tuple[float, list[Mapping[str, Any]]]:
         home = Home(folder / str(number))
         home.empty()
-        variables = {**environment(home, os.environ), "PYTHONPATH": str(ROOT), "NBCACHE_TRACE": "off"}
+        variables = {**home.environment(os.environ), "PYTHONPATH": str(ROOT), "NBCACHE_TRACE": "off"}
         # On separate machines, an idle kernel would take nothing from the others.
         variables |= {"NBCACHE_PREWARM": "off", "NBCACHE_TRUST_DIR": str(folder / "keys")}
         variables |= {"NBCACHE_SHARED_URL": url} if url else {}
-        with kernel([sys.executable, "-m", "ipykernel_launcher"], home, ROOT, variables) as running:
+        with kernel(home, ROOT, variables) as running:
             barrier.wait()
             for cell in Model(model, "inference").cells(STANDARD["shared"], Path()).values():
                 ended = running.run(cell).ended

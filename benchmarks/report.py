@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.standard import ModelRunner, Sizes
-from nbcache.bench.report import Run, idle_text, report_text
+from nbcache.bench.report import Run, report_text
+from nbcache.bench.report import label as label_of
 from nbcache.core.reports import PHASES
 from nbcache.core.text import NOTHING, aligned, size
 
@@ -85,7 +86,7 @@ def call_text(seconds: float) -> str:
 def _groups(runs: Iterable[Run]) -> dict[str, list[Run]]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        groups.setdefault(f"{run.variant}, {idle_text(run.idle)}".removesuffix(", "), []).append(run)
+        groups.setdefault(label_of(run.variant, run.idle), []).append(run)
     return groups
 
 

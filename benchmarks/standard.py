@@ -16,10 +16,18 @@ from typing import Any
 from benchmarks.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.artifacts.encoding import decode_entry, decode_manifest
 from nbcache.artifacts.types import type_of
-from nbcache.bench.kernels import CellFailed, Kernel
-from nbcache.bench.options import VARIANTS, Variant
-from nbcache.bench.report import Run
-from nbcache.bench.runner import CALL, LOAD, Planned, Runner, Subject, load_bundle
+from nbcache.bench.report import VARIANTS, Run, Variant
+from nbcache.bench.runner import (
+    CALL,
+    LOAD,
+    CellFailed,
+    Home,
+    Kernel,
+    Planned,
+    Runner,
+    Subject,
+    load_bundle,
+)
 from nbcache.core.text import DOT
 from nbcache.launcher.kernel_spec import LAUNCHER, PYTHON_OPTIONS
 from nbcache.stores.directory import DirectoryStore
@@ -64,8 +72,6 @@ _ON_REDIS = {"torch-redis": TORCHS, "shared": OURS}
 class Model(Subject):
     """A standard model, or the model of `module:function`, called in one way."""
 
-    measured = CALL
-
     def __init__(
         self,
         model: str,
@@ -87,6 +93,7 @@ class Model(Subject):
         super().__init__(
             DOT.join([model, mode, size, device, *unusual]),
             {**values, "compile_mode": compile_mode, "precision": precision},
+            measured=CALL,
         )
         self.name = " ".join([model, mode, *unusual])
         mode_argument = "" if compile_mode == COMPILE_MODES[0] else f", mode={compile_mode!r}"
@@ -199,9 +206,9 @@ class ModelRunner(Runner):
             asked = self._server.counts().since(before)
             self.on_server[name] = {**self._server.contents(_ON_REDIS[name], _cell(run)), "asked": asked}
 
-    def home(self, variant: Variant) -> str:
+    def home(self, variant: Variant) -> Home:
         once = self._compile_once and variant.name == "cold"
-        return "torch-warm" if once else super().home(variant)
+        return super().home(STANDARD["torch-warm"] if once else variant)
 
     def variables(self, planned: Planned) -> dict[str, str]:
         """Return what makes a kernel this variant's, and lets it import this package."""
@@ -222,27 +229,24 @@ class ModelRunner(Runner):
         return super().fills(planned) or (self._compile_once and planned.variant.name == "cold")
 
     @contextlib.contextmanager
-    def start(self, planned: Planned) -> Iterator[Kernel]:
+    def start(self, planned: Planned, **more: Any) -> Iterator[Kernel]:
         """Start a kernel; a forked one is forked from a new nursery."""
         if not planned.variant.name.startswith("forked"):
-            with super().start(planned) as running:
+            with super().start(planned, **more) as running:
                 yield running
             return
         variables = self.variables(planned)
         _nursery("start", variables)
+        command = [sys.executable, *PYTHON_OPTIONS, *LAUNCHER]
         try:
-            with super().start(planned) as running:
+            with super().start(planned, command=command) as running:
                 if not running.ask("__import__('sys').modules['nbcache.launcher'].__name__"):
                     raise CellFailed("the kernel was not forked; see `nbcache kernel status`")
                 yield running
         finally:
             _nursery("stop", variables)
 
-    def command(self, planned: Planned) -> list[str]:
-        forked = planned.variant.name.startswith("forked")
-        return [sys.executable, *PYTHON_OPTIONS, *LAUNCHER] if forked else super().command(planned)
-
-    def before(self, running: Kernel, planned: Planned, title: str) -> None:
+    def before(self, planned: Planned) -> None:
         if self._server is not None and planned.variant.name in _ON_REDIS:
             self._counts = self._server.counts()
 

@@ -1,6 +1,6 @@
 """The table of all hooks: each part of nbcache, what it replaces in torch, and what is lost without it.
 
-Another torch costs the parts that it has no place for, and no more. `nbcache doctor` says which are off,
+Another torch costs the parts that it has no place for, and no more. `%nbcache doctor` says which are off,
 docs/architecture.md shows the table, and the tests take each place away in turn.
 """
 

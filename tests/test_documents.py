@@ -19,7 +19,7 @@ from nbcache.core.cpu_levels import BASELINES
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import CellReport, GraphRecord
 from nbcache.core.settings import Settings
-from nbcache.explain.diagnosis import Compiled, Diagnosis, Resized, Timing
+from nbcache.explain.diagnosis import Diagnosis, Resized, Timing
 from nbcache.explain.plan import Plan
 from nbcache.explain.stats import Stats, lifetime, tally
 from nbcache.kernel.prewarming import Prewarming
@@ -203,7 +203,7 @@ def test_make_leaves_the_package_index_to_pip_and_says_where_torch_is_of_another
 def test_the_docs_name_every_json_field_and_no_other() -> None:
     graph = GraphRecord("f", "0/0", Direction.FORWARD, Outcome.MISS)
     calls = Timing((1.0,))
-    diagnosis = Diagnosis("f(x)", "cpu", calls, Compiled("default", calls)).to_json()
+    diagnosis = Diagnosis("f(x)", compiled=calls).to_json()
     json = page("json.md")
     stats = Stats(tally([graph]), (), (), (), 0.0, lifetime([]), lifetime([])).to_json()
     plan = render_plan(Plan((), 0), "n.ipynb").data

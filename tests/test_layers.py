@@ -15,17 +15,17 @@ LOW = {"artifacts", "core", "explain", "kernel", "shared", "snapshots", "stores"
 HIGH = {"bench", "launcher", "torch_bridge", "ui"}
 TOP = {"__main__", "parts"}
 BUDGETS = {
-    "artifacts": 2180,
-    "bench": 1060,
+    "artifacts": 2170,
+    "bench": 940,
     "core": 3980,
-    "explain": 1910,
-    "kernel": 2960,
+    "explain": 1885,
+    "kernel": 2990,
     "launcher": 1640,
     "shared": 1340,
     "snapshots": 1640,
     "stores": 1800,
-    "torch_bridge": 12550,
-    "ui": 7370,
+    "torch_bridge": 12455,
+    "ui": 7345,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}

@@ -1,4 +1,4 @@
-"""Condense the seconds of all runs to one table, and to JSON values."""
+"""The variants, the figures of their runs, and one table and JSON values of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,50 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from nbcache.bench.options import Idle
 from nbcache.core.text import DOT, NOTHING, aligned, counted, one_line
 
-__all__ = ["COMPARED", "Result", "Run", "idle_text", "medians", "report_json", "report_text"]
-
+FULL = "full"
+Idle = float | str
+"""Seconds of idle time before a cell, or `FULL`: until prewarming is done."""
 COMPARED = {"torch-warm": "times_torch_warm", "mega-cache": "times_mega_cache"}
 """The variants that others are compared with, and the JSON field of the ratio."""
-ALL = "all cells"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One kind of kernel to measure: whether nbcache is loaded, and the caches that are there."""
+
+    name: str
+    loads: bool = False
+    """True where nbcache is loaded."""
+    stores: bool = False
+    """True where nothing is cached. Its store is copied afterwards, for variants that restore it."""
+    restores: str = ""
+    """Name of the variant whose store this one restores; empty for none."""
+    home: str = ""
+    """Name of the variant whose folders this one has, emptied; empty for folders of its name."""
+    torchs: str = ""
+    """The part of torch's own cache that it finds: `folder`, `bundle`, or none."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables."""
+
+    @property
+    def idles(self) -> bool:
+        """Return whether idle time makes a difference, as where nbcache prewarms before a hit."""
+        return self.loads and not self.stores
+
+
+VARIANTS = {
+    variant.name: variant
+    for variant in (
+        Variant("eager", variables={"TORCH_COMPILE_DISABLE": "1"}),
+        Variant("cold", loads=True, stores=True),
+        Variant("torch-warm", torchs="folder"),
+        Variant("mega-cache", torchs="bundle"),
+        Variant("restart", loads=True, restores="cold", home="cold"),
+        Variant("fresh", loads=True, restores="cold"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +129,11 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
     worst = min(group, key=lambda run: run.outcomes["hit"])
     loads = worst.reports is not None
     comparable = bool(texts) and worst.variant != "eager"  # rounding differs there
-    hits = [graph for run in group for graph in run.graphs if graph["outcome"] == "hit"]
+    reasons = [graph["reason"] or "" for run in group for graph in run.graphs if graph["outcome"] == "hit"]
+    costs = [
+        "; ".join(note for note in reason.split("; ") if not note.startswith("not traced: "))
+        for reason in reasons
+    ]
     return {
         "variant": worst.variant,
         "idle": worst.idle,
@@ -107,14 +147,8 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
         "graphs": len(worst.graphs) if loads else None,
         "outcomes": dict(worst.outcomes),
         "kernels_compiled": max(run.kernels_compiled for run in group) if loads else None,
-        "reasons": [*dict.fromkeys(filter(None, map(_cost, hits)))],
+        "reasons": [*dict.fromkeys(filter(None, costs))],
     }
-
-
-def _cost(hit: Mapping[str, Any]) -> str:
-    """Return the part of a hit that cost time, in words."""
-    notes = (hit["reason"] or "").split("; ")
-    return "; ".join(note for note in notes if not note.startswith("not traced: "))
 
 
 def report_json(
@@ -139,24 +173,23 @@ def report_text(result: Result, runs: int, machine: Mapping[str, Any]) -> str:
     """Return the table of one subject: a column for each variant, a line for each cell."""
     about = {**machine, **result.environment}
     parts = [f"{name} {about[name]}" for name in ("nbcache", "torch", "python") if name in about]
-    parts += [about["cpu"], counted(about["cores"], "core"), *([about["gpu"]] if "gpu" in about else [])]
+    parts += [about["cpu"], counted(about["cores"], "core"), *filter(None, [about.get("gpu")])]
     parts.append("one fresh kernel each" if runs == 1 else f"medians of {runs} fresh kernels")
-    lines = [result.label, f"  {DOT.join(parts)}"]
-    lines += [f"  {line}" for line in (_table(result) if result.runs else ())]
-    lines += [] if result.error is None else [f"  FAILED {one_line(result.error, 400)}"]
-    return "\n".join(lines)
+    lines = [DOT.join(parts), *(_table(result) if result.runs else ())]
+    lines += [] if result.error is None else [f"FAILED {one_line(result.error, 400)}"]
+    return "\n  ".join([result.label, *lines])
 
 
 def _table(result: Result) -> list[str]:
-    rows, measured = medians(result.runs), result.measured or ALL
-    titles = dict.fromkeys(
-        title for row in sorted(rows, key=lambda row: -len(row["cells"])) for title in row["cells"]
-    )
+    rows, measured = medians(result.runs), result.measured or "all cells"
+    longest_first = sorted(rows, key=lambda row: -len(row["cells"]))
+    titles = dict.fromkeys(title for row in longest_first for title in row["cells"])
     lines = [["seconds", *(row["variant"] for row in rows)]]
-    lines.append(["", *(idle_text(row["idle"]) for row in rows)])
+    if any(idles := [idle_text(row["idle"]) for row in rows]):
+        lines.append(["", *idles])
     lines += [[title, *(_seconds(row["cells"].get(title)) for row in rows)] for title in titles]
-    if measured == ALL:
-        lines.append([ALL, *(_seconds(row["cell_seconds"]) for row in rows)])
+    if result.measured is None:
+        lines.append([measured, *(_seconds(row["cell_seconds"]) for row in rows)])
     starts = (NOTHING if row["idle"] else _seconds(row["start_seconds"]) for row in rows)
     lines.append(["start of the kernel to its end", *starts])
     for name, key in COMPARED.items():
@@ -176,6 +209,11 @@ def _table(result: Result) -> list[str]:
         for reason in row["reasons"]
     ]
     return [*aligned(lines, right=range(1, len(rows) + 1)), *costs]
+
+
+def label(variant: str, idle: Idle | None) -> str:
+    """Return a variant and its idle time in words: `restart, idle full`."""
+    return ", ".join(filter(None, (variant, idle_text(idle))))
 
 
 def idle_text(idle: Idle | None) -> str:

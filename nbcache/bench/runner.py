@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import json
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nbcache.bench.kernels import CellFailed, Home, Kernel, environment, kernel
-from nbcache.bench.options import FULL, Idle, Options, Variant
-from nbcache.bench.report import Result, Run, idle_text
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+from nbcache.bench.report import FULL, Idle, Result, Run, Variant, label
+from nbcache.core.errors import NbcacheError
 from nbcache.core.files import read
 from nbcache.core.text import DOT, duration, one_line
 from nbcache.snapshots.in_notebook import decode_notebook
 from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
-
-__all__ = ["CALL", "LOAD", "Planned", "Runner", "Subject", "load_bundle", "prewarmed", "schedule", "subjects"]
 
 LOAD, CALL, HOT = "%load_ext nbcache", "compile and call", "call again"
 """Titles of the cells that nbcache adds to a notebook, and of those that are made for a function."""
 _LOADS = re.compile(r"^(\s*%(?:re)?load_ext\s+nbcache)\s*$", re.MULTILINE)
 _TORCH_ALONE = r"\1.ui.ipython.torch_alone"
 _TITLE_LENGTH = 32
-
 _PREWARM_STATE = (
     "(lambda session: session.prewarm.state if session.settings.prewarm else 'switched off')"
     "(__import__('nbcache').session())"
 )
-_PREWARM_OVER = ("done", "failed", "switched off")
+_PREWARM_OVER = (None, "done", "failed", "switched off")
 _SAVE_BUNDLE = """\
 import pathlib, torch
 pathlib.Path({!r}).write_bytes((torch.compiler.save_cache_artifacts() or (b"",))[0])"""
@@ -47,82 +49,207 @@ import json, nbcache
 nbcache.session().flush()
 print(json.dumps([report.to_json() for report in nbcache.session().reports]))"""
 _VERSIONS = "' '.join([__import__('torch').__version__, __import__('platform').python_version()])"
+_SETTINGS = (
+    *("ATEN_", "CUDA_CACHE_", "NBCACHE_", "PYTORCH_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"),
+    *("IPYTHON", "JPY_", "PYTHONDONTWRITEBYTECODE"),
+)
+"""Beginnings of the caller's environment variables that would bring settings or caches into a kernel."""
+_PLACES = re.compile(r"TRITON_\w+_PATH|TORCH_HOME")
+"""Variables that name where something is installed: an assembler, weights."""
 
 
+class CellFailed(NbcacheError):
+    """A cell raised an error, or its kernel died or did not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folders of one kernel, all below `root`."""
+
+    root: Path
+
+    @property
+    def store(self) -> Path:
+        """The local store of nbcache."""
+        return self.root / "store"
+
+    def empty(self, *, keep_caches: bool = False, store: Path | None = None) -> None:
+        """Empty all folders; with `keep_caches` all but those of torch, Triton and CUDA. Copy `store`."""
+        for name in ("store", "ipython", *(() if keep_caches else ("tmp", "triton", "cuda"))):
+            shutil.rmtree(self.root / name, ignore_errors=True)
+        (self.root / "tmp").mkdir(parents=True, exist_ok=True)
+        if store is not None:
+            shutil.copytree(store, self.store)
+
+    def environment(self, caller: Mapping[str, str]) -> dict[str, str]:
+        """Return a kernel's environment variables: the caller's, without settings of torch and nbcache."""
+        folders = {
+            "TMPDIR": "tmp",  # torch puts its cache folder and its precompiled headers there
+            "TRITON_HOME": "triton",
+            "CUDA_CACHE_PATH": "cuda",
+            "NBCACHE_DIR": "store",
+            "NBCACHE_TRUST_DIR": "keys",
+            "IPYTHONDIR": "ipython",
+        }
+        return {
+            **{
+                name: value
+                for name, value in caller.items()
+                if not name.startswith(_SETTINGS) or _PLACES.fullmatch(name)
+            },
+            **{name: str(self.root / folder) for name, folder in folders.items()},
+            "NBCACHE_AUDIT": "0",  # one of 20 kernels would trace again what it restores
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # or ipykernel's debugger warns about frozen modules
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """A cell that has run."""
+
+    seconds: float
+    """From sending the cell to its result."""
+    ended: float
+    """Time of the result, on the clock of `time.perf_counter`."""
+    printed: str
+    """The text that the cell printed or has as its value, without displayed reports."""
+
+
+class Kernel:
+    """A running kernel, which `kernel` starts."""
+
+    def __init__(self, client: NotebookClient, log: Path) -> None:
+        self._client = client
+        self._log = log
+        self.started = time.perf_counter()
+        self.ready_seconds = 0.0
+        """From the start of the process to its first answer."""
+
+    def run(self, cell: NotebookNode | str) -> CellRun:
+        """Run a cell; CellFailed with the error that it raises."""
+        node: Any = new_code_cell(cell) if isinstance(cell, str) else cell  # type: ignore[no-untyped-call]
+        cells = self._client.nb.cells
+        cells.append(node)
+        where = f"in the cell `{node.source.strip().splitlines()[0]}`"
+        began = time.perf_counter()
+        try:
+            self._client.execute_cell(node, len(cells) - 1)
+        except CellExecutionError as error:
+            raise CellFailed(one_line(f"{error.ename}: {error.evalue}", 300), where=where) from error
+        except DeadKernelError as error:
+            raise CellFailed(f"the kernel died{self.last_words()}", where=where) from error
+        ended = time.perf_counter()
+        return CellRun(ended - began, ended, _output_of(node))
+
+    def ask(self, expression: str) -> str | None:
+        """Return the value of an expression without running a cell; None where it is no string."""
+        assert self._client.kc is not None
+        message = self._client.kc.execute(
+            "", silent=True, store_history=False, user_expressions={"asked": expression}, allow_stdin=False
+        )
+        reply = self._client.wait_for_reply(message) or {}
+        answer = reply.get("content", {}).get("user_expressions", {}).get("asked", {})
+        value = ast.literal_eval(answer["data"]["text/plain"]) if answer.get("status") == "ok" else None
+        return value if isinstance(value, str) else None
+
+    def last_words(self) -> str:
+        """Return the last line that the process wrote, after a colon."""
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return f": {one_line(lines[-1], 300)}" if lines else ""
+
+
+class _OneCommand(KernelSpecManager):
+    """Finds one kernel, whatever its name: the one that `command` starts."""
+
+    command: Sequence[str] = (sys.executable, "-m", "ipykernel_launcher")
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        argv = [*self.command, "-f", "{connection_file}", "--log-level=ERROR"]
+        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
+
+
+@contextlib.contextmanager
+def kernel(
+    home: Home,
+    cwd: Path,
+    variables: Mapping[str, str],
+    *,
+    name: str | None = None,
+    command: Sequence[str] = _OneCommand.command,
+) -> Iterator[Kernel]:
+    """Start the Jupyter kernel `name`, or one by its command, and kill it at the end.
+
+    CellFailed where it does not start.
+    """
+    manager = AsyncKernelManager(kernel_name=name or "nbcache-bench")
+    if name is None:
+        manager.kernel_spec_manager = _OneCommand()
+        manager.kernel_spec_manager.command = command
+    client = NotebookClient(
+        new_notebook(),  # type: ignore[no-untyped-call]
+        km=manager,
+        timeout=None,
+        shutdown_kernel="immediate",
+        resources={"metadata": {"path": str(cwd)}},
+    )
+    client.log.disabled = True  # its errors are raised, too
+    log, group = home.root / "kernel.log", None
+    with log.open("wb") as output, contextlib.ExitStack() as running:
+        fresh = Kernel(client, log)
+        started = client.setup_kernel(env=dict(variables), stdout=output, stderr=output, cleanup_kc=True)
+        try:
+            running.enter_context(started)
+        except (NoSuchKernel, OSError, RuntimeError) as error:
+            problem = f"the kernel {one_line(manager.kernel_name)!r} does not start: {error}"
+            raise CellFailed(f"{problem}{fresh.last_words()}") from error
+        fresh.ready_seconds = time.perf_counter() - fresh.started
+        group = getattr(manager.provisioner, "pgid", None)
+        try:
+            yield fresh
+        finally:
+            running.close()
+            if group is not None:  # processes that the kernel started may outlive it
+                with contextlib.suppress(OSError):
+                    os.killpg(group, signal.SIGKILL)
+
+
+def _output_of(cell: Any) -> str:
+    if cell.source.startswith("%") and not cell.source.startswith("%%"):
+        return ""  # nbcache prints seconds
+    streams = [output.text for output in cell.outputs if output.get("name") == "stdout"]
+    values = [output.data for output in cell.outputs if output.output_type == "execute_result"]
+    return "".join([*streams, *(data.get("text/plain", "") for data in values)])
+
+
+@dataclass
 class Subject:
-    """The cells of a notebook, which are run from top to bottom."""
+    """The cells of a notebook or of a function, which are run from top to bottom."""
 
+    label: str
+    values: Mapping[str, Any]
+    """The subject as JSON values."""
+    sources: Mapping[str, NotebookNode] = field(default_factory=dict)
+    """Its cells by title."""
     measured: str | None = None
     """Title of the cell that is compared; None for all cells together."""
     kernel: str | None = None
     """Name of the Jupyter kernel; None for a kernel of this interpreter."""
-
-    def __init__(self, label: str, values: Mapping[str, Any]) -> None:
-        self.label = label
-        self.values = dict(values)
-        """The subject as JSON values."""
-        self.cwd = Path.cwd()
-        """The folder in which its kernels run."""
+    cwd: Path = field(default_factory=Path.cwd)
+    """The folder in which its kernels run."""
 
     def cells(self, variant: Variant, bundle: Path) -> dict[str, NotebookNode | str]:
         """Return the cells for a kernel of this variant, by title; `bundle` is the file of mega-cache."""
-        raise NotImplementedError
-
-
-class _Notebook(Subject):
-    def __init__(self, path: str) -> None:
-        """NbcacheError where the file cannot be read."""
-        super().__init__(path, {"notebook": path})
-        self.cwd = Path(path).resolve().parent
-        notebook = decode_notebook(read(Path(path), max_bytes=MAX_NOTEBOOK_BYTES), path)
-        self.kernel = notebook.metadata.get("kernelspec", {}).get("name", "python3")
-        self._cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
-
-    def cells(self, variant: Variant, bundle: Path) -> dict[str, NotebookNode | str]:
-        cells: dict[str, NotebookNode | str] = {}
-        if variant.torchs == "bundle":
+        sources, cells = copy.deepcopy(self.sources), dict[str, NotebookNode | str]()
+        if variant.torchs == "bundle" and self.measured:
+            sources[self.measured].source = f"{load_bundle(bundle)}\n{sources[self.measured].source}"
+        elif variant.torchs == "bundle":
             cells["load the bundle"] = f"import torch\n{load_bundle(bundle)}"
-        if variant.loads and not any(_LOADS.search(cell.source) for cell in self._cells):
+        if variant.loads and not any(_LOADS.search(cell.source) for cell in sources.values()):
             cells[LOAD] = LOAD
-        for number, cell in enumerate(copy.deepcopy(self._cells), 1):
-            title = one_line(f"In[{number}] {cell.source.strip().splitlines()[0]}", _TITLE_LENGTH)
+        for cell in sources.values():
             if not variant.loads:
                 cell.source = _LOADS.sub(_TORCH_ALONE, cell.source)
-            cells[title] = cell
-        return cells
-
-
-class _Function(Subject):
-    measured = CALL
-
-    def __init__(self, function: str, training: bool) -> None:
-        mode = "training" if training else "inference"
-        super().__init__(DOT.join([function, mode]), {"model": function, "mode": mode})
-        self._module, _, self._name = function.partition(":")
-        self._training = training
-
-    def cells(self, variant: Variant, bundle: Path) -> dict[str, NotebookNode | str]:
-        loading = {LOAD: LOAD} if variant.loads else {}
-        make = f"""\
-import torch
-from torch.utils._pytree import tree_leaves
-from {self._module} import {self._name}
-torch.manual_seed(0)
-model, inputs = {self._name}()
-if isinstance(model, torch.nn.Module):
-    model.train({self._training})
-args = () if isinstance(inputs, dict) else inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-kwargs = inputs if isinstance(inputs, dict) else {{}}
-def total(output):
-    tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-    return sum(tensor.sum() for tensor in tensors if tensor.is_floating_point())"""
-        compiled = "model" if variant.name == "eager" else "torch.compile(model)"
-        bundled = f"{load_bundle(bundle)}\n" if variant.torchs == "bundle" else ""
-        call = f"with torch.set_grad_enabled({self._training}):\n    loss = total(compiled(*args, **kwargs))"
-        if self._training:
-            call += "\nloss.backward()"
-        call += "\nprint(float(loss))"  # on a GPU, this waits for the result
-        return {**loading, "make the model": make, CALL: f"{bundled}compiled = {compiled}\n{call}", HOT: call}
+        return {**cells, **sources}
 
 
 def load_bundle(file: Path) -> str:
@@ -130,12 +257,42 @@ def load_bundle(file: Path) -> str:
     return f"torch.compiler.load_cache_artifacts(open({str(file)!r}, 'rb').read())"
 
 
-def subjects(options: Options) -> list[Subject]:
-    """Return what `options` name, in that order; NbcacheError where a notebook cannot be read."""
-    return [
-        _Notebook(name) if name.endswith(".ipynb") else _Function(name, options.training)
-        for name in options.models
-    ]
+def _notebook(path: str) -> Subject:
+    notebook = decode_notebook(read(Path(path), max_bytes=MAX_NOTEBOOK_BYTES), path)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    titles = [f"In[{number}] {cell.source.strip().splitlines()[0]}" for number, cell in enumerate(code, 1)]
+    cells = {one_line(title, _TITLE_LENGTH): cell for title, cell in zip(titles, code, strict=True)}
+    kernel = notebook.metadata.get("kernelspec", {}).get("name", "python3")
+    return Subject(path, {"notebook": path}, cells, kernel=kernel, cwd=Path(path).resolve().parent)
+
+
+def _function(function: str, training: bool) -> Subject:
+    module, _, name = function.partition(":")
+    mode = "training" if training else "inference"
+    make = f"""\
+import os, torch
+from torch.utils._pytree import tree_leaves
+from {module} import {name}
+torch.manual_seed(0)
+model, inputs = {name}()
+if isinstance(model, torch.nn.Module):
+    model.train({training})
+args = () if isinstance(inputs, dict) else inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+kwargs = inputs if isinstance(inputs, dict) else {{}}
+def total(output):
+    tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    return sum(tensor.sum() for tensor in tensors if tensor.is_floating_point())"""
+    call = f"with torch.set_grad_enabled({training}):\n    loss = total(compiled(*args, **kwargs))"
+    call += "\nloss.backward()" * training + "\nprint(float(loss))"  # on a GPU, this waits for the result
+    compiled = "compiled = model if os.environ.get('TORCH_COMPILE_DISABLE') else torch.compile(model)"
+    cells = {"make the model": make, CALL: f"{compiled}\n{call}", HOT: call}
+    nodes = {title: new_code_cell(source) for title, source in cells.items()}  # type: ignore[no-untyped-call]
+    return Subject(DOT.join([function, mode]), {"model": function, "mode": mode}, nodes, CALL)
+
+
+def subjects(names: Sequence[str], training: bool) -> list[Subject]:
+    """Return the notebooks and functions of these names; NbcacheError where a notebook cannot be read."""
+    return [_notebook(name) if name.endswith(".ipynb") else _function(name, training) for name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +304,6 @@ class Planned:
     """Number of the run of this variant, from 1; 0 for a kernel that only prepares."""
     idle: Idle | None = None
     """Idle time before each cell; None for a variant that does not idle."""
-
-    @property
-    def label(self) -> str:
-        return self.variant.name if self.idle is None else f"{self.variant.name}, {idle_text(self.idle)}"
 
 
 def schedule(variants: Sequence[Variant], idle: Sequence[Idle], runs: int) -> Iterator[Planned]:
@@ -171,44 +324,39 @@ class Runner:
         self.subject = subject
         self.result = Result(subject.label, subject.values, subject.measured)
         self.folder = folder
-        self.variants = variants
+        self.bundle = folder / "bundle"
+        """The bundle that mega-cache loads."""
+        self._variants = variants
         self._say = say
 
-    @property
-    def bundle(self) -> Path:
-        """The bundle that mega-cache loads."""
-        return self.folder / "bundle"
-
-    def run(self, planned: Sequence[Planned], saved: Callable[[], None] = lambda: None) -> None:
-        """Start all kernels; call `saved` after each. A failure is noted in the result."""
-        try:
-            self.prepare([kernel.variant for kernel in planned])
-            for number, plan in enumerate(planned, 1):
-                self._run(plan, f"{number} of {len(planned)}")
-                saved()
-        except CellFailed as error:  # of a kernel that others need
-            self.fail(str(error))
-
-    def _run(self, plan: Planned, position: str) -> None:
-        try:
-            run = self.one(plan)
-        except CellFailed as error:
-            if plan.variant.stores:
-                raise
-            self.fail(f"{plan.label}: {error}")
-            return
-        self.result.runs.append(run)
-        seconds = duration(run.cell_seconds)
-        self.say(f"run {plan.number}{DOT}{plan.label}: {seconds} ({position})")
+    def say(self, line: str) -> None:
+        """Show a line of progress."""
+        self._say(f"{self.subject.label}: {line}")
 
     def fail(self, problem: str) -> None:
         """Note the first failure, and show each."""
         self.result.error = self.result.error or problem
         self.say(f"FAILED {problem}")
 
-    def say(self, line: str) -> None:
-        """Show a line of progress."""
-        self._say(f"{self.subject.label}: {line}")
+    def run(self, planned: Sequence[Planned], saved: Callable[[], None] = lambda: None) -> None:
+        """Start all kernels; call `saved` after each. A failure is noted in the result."""
+        try:
+            self.prepare([plan.variant for plan in planned])
+            for number, plan in enumerate(planned, 1):
+                name = label(plan.variant.name, plan.idle)
+                try:
+                    run = self.one(plan)
+                except CellFailed as error:
+                    if plan.variant.stores:
+                        raise
+                    self.fail(f"{name}: {error}")
+                    continue
+                self.result.runs.append(run)
+                seconds = duration(run.cell_seconds)
+                self.say(f"run {plan.number}{DOT}{name}: {seconds} ({number} of {len(planned)})")
+                saved()
+        except CellFailed as error:  # of a kernel that others need
+            self.fail(str(error))
 
     def prepare(self, variants: Sequence[Variant]) -> None:
         """Fill torch's own cache, and nbcache's store where no cold run will; none of these runs counts.
@@ -217,21 +365,19 @@ class Runner:
         """
         torchs = any(variant.torchs for variant in variants)
         self.say("preparing torch's own cache" if torchs else "preparing")
-        self.one(Planned(self.variants["torch-warm" if torchs else "eager"], 0))
+        self.one(Planned(self._variants["torch-warm" if torchs else "eager"], 0))
         names = [variant.name for variant in variants]
         for name in dict.fromkeys(variant.restores for variant in variants if variant.restores):
             if name not in names:
                 self.say("preparing nbcache's store")
-                self.one(Planned(self.variants[name], 0))
+                self.one(Planned(self._variants[name], 0))
 
     def one(self, planned: Planned) -> Run:
         """Run the cells in one fresh kernel."""
-        variant, measured = planned.variant, self.subject.measured
+        variant, measured, home = planned.variant, self.subject.measured, self.home(planned.variant)
         fills = self.fills(planned)
-        Home(self.folder / self.home(variant)).empty(
-            keep_caches=variant.torchs == "folder" and not fills,
-            store=self.stored(variant.restores) if variant.restores else None,
-        )
+        store = self.stored(variant.restores) if variant.restores else None
+        home.empty(keep_caches=variant.torchs == "folder" and not fills, store=store)
         seconds: dict[str, float] = {}
         printed, state = [], None
         with self.start(planned) as running:
@@ -240,7 +386,7 @@ class Runner:
                     state = prewarmed(running)
                 elif planned.idle is not None and seconds:
                     time.sleep(float(planned.idle))
-                self.before(running, planned, title)
+                self.before(planned)
                 ran = running.run(cell)
                 seconds[title] = ran.seconds
                 printed.append(ran.printed)
@@ -253,7 +399,7 @@ class Runner:
         self.result.environment.update(zip(("torch", "python"), versions, strict=True))
         if variant.stores:
             shutil.rmtree(self.stored(variant.name), ignore_errors=True)
-            shutil.copytree(self.folder / self.home(variant) / "store", self.stored(variant.name))
+            shutil.copytree(home.store, self.stored(variant.name))
         return Run(
             variant.name,
             planned.number,
@@ -267,34 +413,31 @@ class Runner:
             **more,
         )
 
-    def fills(self, planned: Planned) -> bool:
-        """Return whether this kernel fills torch's own cache folder, and saves the bundle."""
-        return planned.variant.torchs == "folder" and planned.number == 0
-
-    def home(self, variant: Variant) -> str:
-        """Return the name of the variant's folders."""
-        return variant.home or variant.name
-
     def stored(self, name: str) -> Path:
         """Return the store as the last run of the variant `name` left it."""
         return self.folder / f"stored-{name}"
 
+    # --- what the project's own benchmarks override ------------------------------------------------
+
+    def home(self, variant: Variant) -> Home:
+        """Return the variant's folders."""
+        return Home(self.folder / (variant.home or variant.name))
+
+    def fills(self, planned: Planned) -> bool:
+        """Return whether this kernel fills torch's own cache folder, and saves the bundle."""
+        return planned.variant.torchs == "folder" and planned.number == 0
+
+    def start(self, planned: Planned, **more: Any) -> contextlib.AbstractContextManager[Kernel]:
+        """Start a kernel, and end it."""
+        variables = self.variables(planned)
+        home = self.home(planned.variant)
+        return kernel(home, self.subject.cwd, variables, name=self.subject.kernel, **more)
+
     def variables(self, planned: Planned) -> dict[str, str]:
         """Return the environment variables of the kernel."""
-        home = Home(self.folder / self.home(planned.variant))
-        return {**environment(home, os.environ), **planned.variant.variables}
+        return {**self.home(planned.variant).environment(os.environ), **planned.variant.variables}
 
-    def start(self, planned: Planned) -> contextlib.AbstractContextManager[Kernel]:
-        """Start a kernel, and end it."""
-        command = self.subject.kernel or self.command(planned)
-        home = Home(self.folder / self.home(planned.variant))
-        return kernel(command, home, self.subject.cwd, self.variables(planned))
-
-    def command(self, planned: Planned) -> list[str]:
-        """Return the command of a kernel of this interpreter."""
-        return [sys.executable, "-m", "ipykernel_launcher"]
-
-    def before(self, running: Kernel, planned: Planned, title: str) -> None:
+    def before(self, planned: Planned) -> None:
         """Called before each cell."""
 
     def finish(self, running: Kernel, planned: Planned) -> dict[str, Any]:
@@ -315,8 +458,6 @@ def prewarmed(running: Kernel, *, settle: float = 0.5, poll: float = 0.25, most:
     """
     deadline = time.monotonic() + most
     time.sleep(settle)
-    while True:
-        state = running.ask(_PREWARM_STATE)
-        if state is None or state in _PREWARM_OVER or time.monotonic() > deadline:
-            return state
+    while (state := running.ask(_PREWARM_STATE)) not in _PREWARM_OVER and time.monotonic() <= deadline:
         time.sleep(poll)
+    return state

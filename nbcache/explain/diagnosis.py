@@ -5,29 +5,12 @@ from __future__ import annotations
 import enum
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from nbcache.core.text import counted, duration
 from nbcache.explain.guards import dynamic_spares
-
-__all__ = [
-    "Agreement",
-    "Break",
-    "Comparison",
-    "Compiled",
-    "Diagnosis",
-    "Recompile",
-    "Resized",
-    "Timing",
-    "calls_to_pay",
-    "counted_calls",
-    "is_faster",
-    "recommendation",
-    "speed_up",
-    "times",
-]
 
 _WORTH_IT = 1.05
 """The smallest speed-up that matters."""
@@ -86,29 +69,6 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """The compiled call."""
-
-    mode: str
-    timing: Timing | None = None
-    """None where it failed."""
-    compile_seconds: float = 0.0
-    """Seconds that the first calls took beyond running, now."""
-    saved_seconds: float = 0.0
-    """Seconds of compiling that caches saved."""
-    comparison: Comparison = Comparison()
-    peak_bytes: int | None = None
-    """Bytes on the GPU that a call needs beyond those allocated before it; None without a GPU."""
-    failure: str = ""
-    """The error, in one line."""
-
-    @property
-    def cold_seconds(self) -> float:
-        """Seconds of compiling where nothing is stored."""
-        return self.compile_seconds + self.saved_seconds
-
-
-@dataclass(frozen=True, slots=True)
 class Break:
     """A graph break."""
 
@@ -155,38 +115,66 @@ class Resized:
         return {**row, "seconds": self.seconds, **guards}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Diagnosis:
-    """The measurements of one call."""
+    """The measurements of one call; they are added as they are made."""
 
     expression: str
-    device: str
-    eager: Timing
-    compiled: Compiled
+    mode: str = "default"
+    device: str = "cpu"
+    eager: Timing = Timing((0.0,))
+    compiled: Timing | None = None
+    """None where the compiled call failed."""
+    failure: str = ""
+    """The error of the compiled call, in one line."""
+    compile_seconds: float = 0.0
+    """Seconds that the first calls took beyond running, now."""
+    saved_seconds: float = 0.0
+    """Seconds of compiling that caches saved."""
+    comparison: Comparison = Comparison()
     graphs: int = 0
-    """Graphs that the call was split into, backward graphs not counted."""
+    """Graphs that the call was split into, without backward graphs."""
     breaks: tuple[Break, ...] = ()
     recompiles: tuple[Recompile, ...] = ()
     size: int | None = None
     """The size in the first dimension that most tensors share; None without such tensors."""
     resized: tuple[Resized, ...] = ()
     eager_peak_bytes: int | None = None
+    peak_bytes: int | None = None
+    """Bytes on the GPU that a call needs beyond those allocated before it; None without a GPU."""
     notes: tuple[str, ...] = ()
     """Remarks on how this was measured, one sentence each."""
 
+    @property
+    def cold_seconds(self) -> float:
+        """Seconds of compiling where nothing is stored."""
+        return self.compile_seconds + self.saved_seconds
+
+    @property
+    def speed_up(self) -> float | None:
+        """The eager seconds divided by the compiled ones; None where the compiled call failed."""
+        return None if self.compiled is None else _ratio(self.eager, self.compiled)
+
+    @property
+    def pays_after(self) -> int | None:
+        """The number of calls after which compiling has paid for itself; None where it never does."""
+        if self.compiled is None or not is_faster(self.compiled, self.eager):
+            return None
+        return math.ceil(self.cold_seconds / (self.eager.median - self.compiled.median))
+
     def to_json(self) -> dict[str, Any]:
         """Return the diagnosis as JSON values, by the names that docs/json.md documents."""
-        compiled, timing = self.compiled, self.compiled.timing
+        timing = self.compiled
         mode = {
-            "mode": compiled.mode,
+            "mode": self.mode,
             "timing": timing and timing.to_json(),
-            "speed_up": timing and speed_up(self.eager, timing),
-            "compile_seconds": compiled.compile_seconds if timing else None,
-            "saved_seconds": compiled.saved_seconds if timing else None,
-            "pays_after": calls_to_pay(self),
-            "results": asdict(compiled.comparison) if timing else None,
-            "peak_bytes": compiled.peak_bytes,
-            "failure": compiled.failure or None,
+            "speed_up": self.speed_up,
+            "compile_seconds": self.compile_seconds if timing else None,
+            "saved_seconds": self.saved_seconds if timing else None,
+            "pays_after": self.pays_after,
+            "results": asdict(self.comparison) if timing else None,
+            "peak_bytes": self.peak_bytes,
+            "failure": self.failure or None,
         }
         return {
             "expression": self.expression,
@@ -203,8 +191,7 @@ class Diagnosis:
         }
 
 
-def speed_up(slow: Timing, fast: Timing) -> float:
-    """Return how many times faster `fast` is."""
+def _ratio(slow: Timing, fast: Timing) -> float:
     return slow.median / fast.median if fast.median else math.inf
 
 
@@ -214,73 +201,63 @@ def is_faster(one: Timing, other: Timing) -> bool:
     Pairs of any two, so that a moment in which the machine was busy counts for little.
     """
     pairs = [mine <= others for mine in one.seconds for others in other.seconds]
-    return speed_up(other, one) >= _WORTH_IT and sum(pairs) >= _CLEARLY * len(pairs)
-
-
-def calls_to_pay(diagnosis: Diagnosis) -> int | None:
-    """Return after how many calls compiling has paid for itself; None where it never does."""
-    eager, timing = diagnosis.eager, diagnosis.compiled.timing
-    if timing is None or not is_faster(timing, eager):
-        return None
-    return math.ceil(diagnosis.compiled.cold_seconds / (eager.median - timing.median))
+    return _ratio(other, one) >= _WORTH_IT and sum(pairs) >= _CLEARLY * len(pairs)
 
 
 def times(ratio: float) -> str:
     """Return a speed-up for people: `1.9 x`, `0.87 x`, `24 x`, `under 0.01 x`."""
     if ratio < 0.01:
         return "under 0.01 x"
-    if ratio >= 9.95:
-        return f"{ratio:.0f} x"
-    return f"{ratio:.1f} x" if ratio >= 0.995 else f"{ratio:.2f} x"
+    digits = 0 if ratio >= 9.95 else 1 if ratio >= 0.995 else 2
+    return f"{ratio:.{digits}f} x"
 
 
 def counted_calls(calls: int) -> str:
     """Return a number of calls, to two digits: `1,300 calls`."""
-    digits = len(str(calls)) - 2
-    rounded = round(calls, -digits) if digits > 0 else calls
+    rounded = round(calls, min(2 - len(str(calls)), 0))
     return "1 call" if rounded == 1 else f"{rounded:,} calls"
 
 
 def recommendation(diagnosis: Diagnosis) -> str:
     """Return the one thing to do; a clause that begins with a verb."""
-    compiled, eager = diagnosis.compiled, diagnosis.eager
-    if compiled.timing is None:
-        return f"do not compile it as it is: torch.compile fails: {compiled.failure}"
-    if compiled.comparison.agreement is Agreement.DIFFERENT:
-        difference = f"{compiled.comparison.place}: {compiled.comparison.message}"
-        return f"find out why results differ before you use it compiled: {difference}"
-    ratio, breaks = speed_up(eager, compiled.timing), diagnosis.breaks
-    if restless := [recompile for recompile in diagnosis.recompiles if not recompile.settled]:
-        first = restless[0]
-        return f"keep {first.function} from being compiled again at each call: {first.guard}: {first.action}"
-    if not diagnosis.graphs and not breaks:
-        return "look at what it does: there is no graph in it that torch.compile could compile"
-    if is_faster(compiled.timing, eager):
-        cost = f"{duration(compiled.cold_seconds)} to compile"
-        cost += f", pays after {counted_calls(calls_to_pay(diagnosis) or 1)}"
-        clauses = [f"compile it with mode={compiled.mode!r}: {times(ratio)} faster, {cost}"]
-        if breaks:
-            clauses.append(f"{_breaks(breaks)} may cost more than that: {breaks[0].action}")
-        return "; ".join([*clauses, *_sizes(diagnosis)])
-    if breaks:
-        return (
-            f"fix {_breaks(breaks)} and measure again: {breaks[0].action}; compiled now it is {times(ratio)}"
+    return "; ".join(_advice(diagnosis))
+
+
+def _advice(diagnosis: Diagnosis) -> Iterator[str]:
+    eager, compiled, breaks = diagnosis.eager, diagnosis.compiled, diagnosis.breaks
+    comparison = diagnosis.comparison
+    not_now = "do not compile it as it is"
+    if compiled is None:
+        yield f"{not_now}: torch.compile fails: {diagnosis.failure}"
+        return
+    ratio, faster = _ratio(eager, compiled), times(_ratio(eager, compiled))
+    first = "the graph break" if len(breaks) == 1 else f"the first of {len(breaks)} graph breaks"
+    restless = [recompile for recompile in diagnosis.recompiles if not recompile.settled]
+    if comparison.agreement is Agreement.DIFFERENT:
+        difference = f"{comparison.place}: {comparison.message}"
+        yield f"find out why results differ before you use it compiled: {difference}"
+    elif restless:
+        yield (
+            f"keep {restless[0].function} from being compiled again at each call: "
+            f"{restless[0].guard}: {restless[0].action}"
         )
-    if is_faster(eager, compiled.timing):
-        return f"do not compile it as it is: {times(ratio)}, so it gets slower"
-    if ratio < _WORTH_IT:
-        return f"do not compile it as it is: {times(ratio)}, so there is nothing to gain"
-    return f"measure it with more --runs: {times(ratio)}, but single calls vary more than that"
-
-
-def _sizes(diagnosis: Diagnosis) -> list[str]:
-    """Return the advice on sizes, if dynamic=True would have spared recompiles."""
-    spared = [call for call in diagnosis.resized if any(map(dynamic_spares, call.guards))]
-    if not spared:
-        return []
-    seconds = duration(sum(call.seconds for call in spared))
-    return [f"where sizes change, dynamic=True spares {counted(len(spared), 'recompile')} ({seconds})"]
-
-
-def _breaks(breaks: Sequence[Break]) -> str:
-    return "the graph break" if len(breaks) == 1 else f"the first of {len(breaks)} graph breaks"
+    elif not diagnosis.graphs and not breaks:
+        yield "look at what it does: there is no graph in it that torch.compile could compile"
+    elif is_faster(compiled, eager):
+        cost = f"{duration(diagnosis.cold_seconds)} to compile"
+        pays = counted_calls(diagnosis.pays_after or 1)
+        yield f"compile it with mode={diagnosis.mode!r}: {faster} faster, {cost}, pays after {pays}"
+        if breaks:
+            yield f"{first} may cost more than that: {breaks[0].action}"
+        if spared := [call for call in diagnosis.resized if any(map(dynamic_spares, call.guards))]:
+            seconds = duration(sum(call.seconds for call in spared))
+            yield f"where sizes change, dynamic=True spares {counted(len(spared), 'recompile')} ({seconds})"
+    elif breaks:
+        yield f"fix {first} and measure again: {breaks[0].action}"
+        yield f"compiled now it is {faster}"
+    elif is_faster(eager, compiled):
+        yield f"{not_now}: {faster}, so it gets slower"
+    elif ratio < _WORTH_IT:
+        yield f"{not_now}: {faster}, so there is nothing to gain"
+    else:
+        yield f"measure it with more --runs: {faster}, but single calls vary more than that"

@@ -1,6 +1,6 @@
 """Runs a call eager and compiled, and measures: seconds, results, graph breaks, recompiles, memory.
 
-`torch._dynamo.explain` finds no graph breaks here, since it resets all that the user has compiled.
+`torch._dynamo.explain` would find the graph breaks, but it resets everything that the user has compiled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import time
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,16 +23,7 @@ from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Direction
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import counted, one_line
-from nbcache.explain.diagnosis import (
-    Agreement,
-    Break,
-    Comparison,
-    Compiled,
-    Diagnosis,
-    Recompile,
-    Resized,
-    Timing,
-)
+from nbcache.explain.diagnosis import Agreement, Break, Comparison, Diagnosis, Recompile, Resized, Timing
 from nbcache.explain.guards import readable, recompile_action
 from nbcache.explain.why import break_action
 from nbcache.torch_bridge.call_state import State, process_state, seed_all
@@ -40,8 +31,6 @@ from nbcache.torch_bridge.events import break_text, user_line, with_cells, words
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
-
-__all__ = ["Call", "compare", "diagnose", "original", "parts_of"]
 
 _WARM_UP = 2
 """Calls before those that are timed; CUDA graphs are recorded in the second."""
@@ -75,6 +64,33 @@ class Call:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    def run(self, function: Any = None) -> Any:
+        """Call the function, or another one in its place."""
+        __tracebackhide__ = True
+        return (function or self.function)(*self.args, **self.kwargs)
+
+    def run_eager(self) -> Any:
+        """Call the function without compiling anything, in the functions that it calls either."""
+        import torch
+
+        __tracebackhide__ = True
+        with torch.compiler.set_stance("force_eager"):
+            return self.run()
+
+    def with_tensors(self, change: Callable[[Any], Any]) -> Call:
+        """Return the call with `change` applied to the tensors among its arguments."""
+        import torch
+        from torch.utils import _pytree
+
+        args, kwargs = _pytree.tree_map_only(torch.Tensor, change, (self.args, dict(self.kwargs)))
+        return replace(self, args=args, kwargs=kwargs)
+
+    def tensors(self) -> list[Any]:
+        """Return the tensors among the arguments."""
+        tensors: list[Any] = []
+        self.with_tensors(lambda tensor: tensors.append(tensor))
+        return tensors
+
 
 class _CompiledCallFailed(Exception):
     """The compiled call raised the error that this one is from."""
@@ -95,7 +111,7 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
             where="%nbcache diagnose",
             next_step="set torch._dynamo.config.disable = False, and leave TORCHDYNAMO_DISABLE unset",
         )
-    call = _prepare(call)
+    call = replace(call, function=original(call.function)).with_tensors(_without_graph)
     first_graph = len(session.graphs)
     with (
         session.report_log.holding() as notices,
@@ -106,8 +122,11 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
         contextlib.redirect_stderr(devnull),
     ):
         state = State({call.name: call.function, "arguments": call.args, **call.kwargs})
+        reason = "cannot be copied: what the calls change of it stays changed"
+        notes = tuple(f"{place} ({kind}) {reason}" for place, kind in state.unsaved.items())
+        diagnosis = Diagnosis(call.text, mode, notes=notes)
         try:
-            diagnosis = _Run(session, call, state).diagnosis(mode, turns)
+            _Run(session, call, state, diagnosis).measure(turns)
         finally:
             try:
                 failures = state.restore()
@@ -119,97 +138,67 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
         if not any(text.startswith(f"{name} ") for name in names):  # else it is about this diagnosis
             session.notice(text)
     if failures:
-        failure = f"{counted(failures, 'value')} that the calls changed could not be put back"
-        diagnosis = replace(diagnosis, notes=(*diagnosis.notes, failure))
+        diagnosis.notes += (f"{counted(failures, 'value')} that the calls changed could not be put back",)
     return diagnosis
 
 
+@dataclass
 class _Run:
     """One diagnosis while it is made."""
 
-    def __init__(self, session: Session, call: Call, state: State) -> None:
-        self._session = session
-        self._call = call
-        self._state = state
-        self._notes: dict[str, None] = {}
-        for place, kind in state.unsaved.items():
-            note = f"{place} ({kind}) cannot be copied: what the calls change of it stays changed"
-            self._notes[note] = None
+    session: Session
+    call: Call
+    state: State
+    diagnosis: Diagnosis
 
-    def diagnosis(self, mode: str, turns: int) -> Diagnosis:
-        """Measure everything."""
+    def measure(self, turns: int) -> None:
+        """Measure the eager call, then the compiled one."""
         __tracebackhide__ = True
-        size = _shared_size(self._call)
-        parts = self._eager_parts(seed=0)
-        diagnosis = Diagnosis(
-            expression=self._call.text,
-            device=_device([*_tensors_in(self._call), *self._state.tensors.values()]),
-            eager=Timing((0.0,)),
-            compiled=Compiled(mode),
-            size=size,
-            eager_peak_bytes=_peak(partial(_run_eager, self._call)),
-        )
+        eager, diagnosis = self._eager_parts(seed=0), self.diagnosis
+        tensors = [*self.call.tensors(), *self.state.tensors.values()]
+        diagnosis.device = next((str(t.device) for t in tensors if t.device.type != "cpu"), "cpu")
+        diagnosis.size = _shared_size(self.call)
+        diagnosis.eager_peak_bytes = _peak(self.call.run_eager)
         try:
-            diagnosis = self._measure(diagnosis, parts, turns)
+            self._measure_compiling(eager, turns)
         except _CompiledCallFailed as error:
-            compiled = Compiled(mode, failure=_short(error.__cause__ or error))
-            (eager,) = self._timings(turns)
-            diagnosis = replace(diagnosis, eager=eager, compiled=compiled)
+            diagnosis.failure, (diagnosis.eager,) = _short(error), self._timings(turns)
         gc.collect()  # compiled code goes now, not while the user's next cell runs
-        return replace(diagnosis, notes=tuple(self._notes))
 
-    def _measure(self, diagnosis: Diagnosis, parts: dict[str, Any], turns: int) -> Diagnosis:
-        """Return the diagnosis with the measurements of compiled calls; `parts` are those of an eager one."""
+    def _measure_compiling(self, eager: dict[str, Any], turns: int) -> None:
+        """Measure the compiled call; `eager` has the eager results."""
         from torch._dynamo import utils
 
-        mode = diagnosis.compiled.mode
-        first, first_break = len(self._session.graphs), len(utils.graph_break_reasons)
-        run = self._compiled_call(mode=mode)
+        diagnosis, first_break = self.diagnosis, len(utils.graph_break_reasons)
+        begin, run = len(self.session.graphs), self._compiled_call(mode=diagnosis.mode)
         seconds, output = _time_call(run)
-        comparison = compare(parts, parts_of(output, self._state.tensors))
+        comparison = compare(eager, parts_of(output, self.state.tensors))
         del output
-        graphs = [
-            graph for graph in self._session.graphs[first:] if graph.direction is not Direction.BACKWARD
-        ]
-        breaks = self._breaks(graphs, utils.graph_break_reasons[first_break:])
-        first_again = len(self._session.graphs)
+        graphs = self.session.graphs[begin:]
+        forward = [graph for graph in graphs if graph.direction is not Direction.BACKWARD]
+        breaks = self._breaks(forward, utils.graph_break_reasons[first_break:])
+        again = len(self.session.graphs)
         seconds += sum(_time_call(run)[0] for _ in range(_WARM_UP))
-        warm = len(self._session.graphs) - first_again
-        eager, timing = self._timings(turns, run)
-        recompiles = tuple(_recompiles(self._session.graphs[first_again:], warm))
-        saved = sum(graph.saved_seconds or 0.0 for graph in self._session.graphs[first:])
-        peak = _peak(run)
-        resized: Iterable[Resized] = ()
+        warm = len(self.session.graphs)
+        eager_timing, timing = self._timings(turns, run)
+        recompiles = tuple(_recompiles(self.session.graphs[again:], warm - again))
+        saved = sum(graph.saved_seconds or 0.0 for graph in self.session.graphs[begin:])
+        diagnosis.peak_bytes = _peak(run)
         if diagnosis.size is not None and all(recompile.settled for recompile in recompiles):
-            resized = self._try_sizes(run, diagnosis.size)
-        diagnosis = replace(
-            diagnosis,
-            eager=eager,
-            graphs=len(graphs),
-            breaks=breaks,
-            recompiles=recompiles,
-            resized=tuple(resized),
-        )
+            diagnosis.resized = tuple(self._try_sizes(run, diagnosis.size))
         if comparison.agreement in _SUSPECT:
-            comparison = self._confirm(comparison, mode, parts)
-        compiled = Compiled(
-            mode,
-            timing,
-            compile_seconds=max(seconds - (1 + _WARM_UP) * timing.median, 0.0),
-            saved_seconds=max(saved, 0.0),
-            comparison=comparison,
-            peak_bytes=peak,
-        )
-        return replace(diagnosis, compiled=compiled)
-
-    # --- runs -----------------------------------------------------------------------------------
+            comparison = self._confirm(comparison, eager)
+        diagnosis.eager, diagnosis.compiled, diagnosis.comparison = eager_timing, timing, comparison
+        diagnosis.graphs, diagnosis.breaks, diagnosis.recompiles = len(forward), breaks, recompiles
+        diagnosis.compile_seconds = max(seconds - (1 + _WARM_UP) * timing.median, 0.0)
+        diagnosis.saved_seconds = max(saved, 0.0)
 
     def _eager_parts(self, seed: int) -> dict[str, Any]:
         """Run the call eager, from the state at the beginning; return the parts of its result."""
         __tracebackhide__ = True
-        self._state.restore()
+        self.state.restore()
         seed_all(seed)
-        return parts_of(_run_eager(self._call), self._state.tensors)
+        return parts_of(self.call.run_eager(), self.state.tensors)
 
     def _compiled_call(self, **options: Any) -> Callable[..., Any]:
         """Restore the state; return the call, compiled once it runs.
@@ -221,17 +210,17 @@ class _Run:
 
         if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
             options["isolate_recompiles"] = True
-        function = torch.compile(_with_own_code(self._call.function), **options)
+        function = torch.compile(_with_own_code(self.call.function), **options)
 
-        def run(call: Call = self._call) -> Any:
+        def run(call: Call = self.call) -> Any:
             if torch.cuda.is_initialized():
                 torch.compiler.cudagraph_mark_step_begin()
             try:
-                return function(*call.args, **call.kwargs)
+                return call.run(function)
             except Exception as error:
                 raise _CompiledCallFailed from error
 
-        self._state.restore()
+        self.state.restore()
         seed_all(0)
         return run
 
@@ -241,78 +230,70 @@ class _Run:
         from torch.utils.benchmark import Timer
 
         __tracebackhide__ = True
-        self._state.restore()
-        stances = ("force_eager", "default")
-        runs = (partial(self._call.function, *self._call.args, **self._call.kwargs), *compiled)
-        threads, seconds = torch.get_num_threads(), [list[float]() for _ in runs]
-        began = time.perf_counter()
+        self.state.restore()
+        threads, runs = torch.get_num_threads(), (self.call.run, *compiled)
+        timers = [Timer("run()", globals={"run": run}, num_threads=threads) for run in runs]
+        seconds, began = [list[float]() for _ in runs], time.perf_counter()
         for _ in range(turns):
-            for run, stance, row in zip(runs, stances, seconds, strict=False):
-                timer = Timer("run()", timer=_clock, globals={"run": run}, num_threads=threads)
+            for timer, stance, row in zip(timers, ("force_eager", "default"), seconds, strict=False):
                 with torch.compiler.set_stance(stance):
                     row += timer.blocked_autorange(min_run_time=_TURN_SECONDS).times
             if time.perf_counter() - began > _MOST_SECONDS:
                 break
         return [Timing(tuple(row)) for row in seconds]
 
-    # --- results, graph breaks, sizes -----------------------------------------------------------------
-
-    def _confirm(self, comparison: Comparison, mode: str, parts: dict[str, Any]) -> Comparison:
+    def _confirm(self, comparison: Comparison, eager: dict[str, Any]) -> Comparison:
         """Return the comparison if the eager call is reproducible, else one that allows for that."""
         import torch._inductor.config
 
-        if compare(parts, self._eager_parts(seed=0)).agreement in _SUSPECT:
+        if compare(eager, self._eager_parts(seed=0)).agreement in _SUSPECT:
             return Comparison(Agreement.UNKNOWN, message=_RESTLESS)
-        if compare(parts, self._eager_parts(seed=1)).agreement not in _SUSPECT:
+        if compare(eager, self._eager_parts(seed=1)).agreement not in _SUSPECT:
             return comparison
         with torch._inductor.config.patch(fallback_random=True):  # compiled code draws as eager code does
-            output = self._compiled_call(mode=mode)()
-        comparison = compare(parts, parts_of(output, self._state.tensors))
+            output = self._compiled_call(mode=self.diagnosis.mode)()
+        comparison = compare(eager, parts_of(output, self.state.tensors))
         if comparison.agreement is Agreement.DIFFERENT:
             return Comparison(Agreement.UNKNOWN, message=_RANDOM)
-        self._notes["it draws random numbers: results were compared with fallback_random=True"] = None
+        self.diagnosis.notes += ("it draws random numbers: results were compared with fallback_random=True",)
         return comparison
 
     def _breaks(self, graphs: Sequence[GraphRecord], reasons: Sequence[Any]) -> tuple[Break, ...]:
-        """Return the graph breaks of the first call.
-
-        Not by `torch._dynamo.explain`, which resets all that the user has compiled.
-        """
+        """Return the graph breaks of the first call: those of restored graphs, and torch's `reasons`."""
+        session = self.session
         texts = {graph.graph_break_reason: None for graph in graphs if graph.graph_break_reason}
         for reason in reasons:
-            if getattr(reason, "graph_break", True):
-                words, stack = words_of_break(reason.reason), getattr(reason, "user_stack", None)
-                place = (stack[-1].filename, stack[-1].lineno) if stack else None
-                texts[break_text(self._session, words, *place) if place else words] = None
+            if reason.graph_break:
+                words = words_of_break(reason.reason)
+                place = [(frame.filename, frame.lineno) for frame in (reason.user_stack or ())[-1:]]
+                texts[break_text(session, words, *place[0]) if place else words] = None
         if not graphs and not texts:  # torch leaves a function to Python, and gives a reason only here
             try:
                 self._compiled_call(backend="eager", fullgraph=True)()
             except _CompiledCallFailed as error:
                 text = str(error.__cause__).strip()
-                texts[f"{words_of_break(text)} ({user_line(self._session, text)})"] = None
-        lines = [_PACKAGES.sub("(", one_line(with_cells(self._session, text) or "")) for text in texts]
+                texts[f"{words_of_break(text)} ({user_line(session, text)})"] = None
+        lines = [_PACKAGES.sub("(", one_line(with_cells(session, text) or "")) for text in texts]
         return tuple(Break(line, break_action(line)) for line in lines)
 
     def _try_sizes(self, run: Callable[..., Any], size: int) -> Iterator[Resized]:
         """Call it with other sizes, eager and compiled; yield what happens."""
         # Twice as much comes first, as torch then compiles for any size. Torch treats 1 apart.
         for other in dict.fromkeys(n for n in (2 * size, size + 1, size // 2) if n > 1 and n != size):
-            call = _with_size(self._call, size, other)
+            call = self.call.with_tensors(partial(_resize, size, other))
+            first_graph = len(self.session.graphs)
             try:
-                _run_eager(call)
-            except Exception as error:
-                yield Resized(other, refused=_short(error))
-                continue
-            first_graph = len(self._session.graphs)
-            try:
+                call.run_eager()
                 seconds, _ = _time_call(partial(run, call))
             except _CompiledCallFailed as error:
-                yield Resized(other, failure=_short(error.__cause__ or error))
-                continue
-            recompiled = [graph for graph in self._session.graphs[first_graph:] if graph.recompile_reason]
-            guards = tuple(dict.fromkeys(map(_guard, recompiled)))
-            action = recompile_action(recompiled[0].recompile_reason or "") if recompiled else ""
-            yield Resized(other, seconds, guards, action)
+                yield Resized(other, failure=_short(error))
+            except Exception as error:
+                yield Resized(other, refused=_short(error))
+            else:
+                recompiled = [graph for graph in self.session.graphs[first_graph:] if graph.recompile_reason]
+                guards = tuple(dict.fromkeys(map(_guard, recompiled)))
+                action = recompile_action(recompiled[0].recompile_reason or "") if recompiled else ""
+                yield Resized(other, seconds, guards, action)
 
 
 # --- the call ---------------------------------------------------------------------------------------
@@ -329,28 +310,6 @@ def original(value: Any) -> Any:
     # A function that wraps a compiled one has its attributes.
     is_torchs = value.__code__.co_filename.endswith(os.path.join("torch", "_dynamo", "eval_frame.py"))
     return innermost_fn(value) if is_torchs else value
-
-
-def _run_eager(call: Call) -> Any:
-    import torch
-
-    __tracebackhide__ = True
-    with torch.compiler.set_stance("force_eager"):  # also what is compiled within
-        return call.function(*call.args, **call.kwargs)
-
-
-def _prepare(call: Call) -> Call:
-    """Return the call of the original function, with tensors among its arguments that no graph holds."""
-    import torch
-    from torch.utils import _pytree
-
-    def outside_graphs(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.is_leaf:
-            return value
-        return value.detach().requires_grad_(value.requires_grad)
-
-    args, kwargs = _pytree.tree_map(outside_graphs, (call.args, dict(call.kwargs)))
-    return replace(call, function=original(call.function), args=args, kwargs=kwargs)
 
 
 def _with_own_code(function: Any) -> Any:
@@ -373,43 +332,34 @@ def _with_own_code(function: Any) -> Any:
     return forward
 
 
-def _tensors_in(call: Call) -> list[Any]:
-    import torch
-    from torch.utils import _pytree
-
-    leaves = _pytree.tree_leaves((call.args, dict(call.kwargs)))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+def _without_graph(tensor: Any) -> Any:
+    """Return a tensor with the same values that no graph of autograd holds."""
+    return tensor if tensor.is_leaf else tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _shared_size(call: Call) -> int | None:
     """Return the size in the first dimension that most tensors among the arguments have."""
-    sizes = [tensor.shape[0] for tensor in _tensors_in(call) if tensor.ndim and tensor.shape[0]]
+    sizes = [tensor.shape[0] for tensor in call.tensors() if tensor.ndim and tensor.shape[0]]
     return Counter(sizes).most_common(1)[0][0] if sizes else None
 
 
-def _with_size(call: Call, size: int, other: int) -> Call:
-    """Return the call with `other` rows in the tensors that have `size`: repeated, or cut off."""
+def _resize(size: int, other: int, tensor: Any) -> Any:
+    """Return a tensor of `size` rows with `other` rows, repeated or cut off; any other as it is."""
     import torch
-    from torch.utils import _pytree
 
-    def resize(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not value.ndim or value.shape[0] != size:
-            return value
-        rows = torch.cat([value.detach()] * -(-other // size))
-        return rows[:other].clone().requires_grad_(value.requires_grad)
-
-    args, kwargs = _pytree.tree_map(resize, (call.args, dict(call.kwargs)))
-    return replace(call, args=args, kwargs=kwargs)
+    if not tensor.ndim or tensor.shape[0] != size:
+        return tensor
+    rows = torch.cat([tensor.detach()] * -(-other // size))
+    return rows[:other].clone().requires_grad_(tensor.requires_grad)
 
 
 # --- results ----------------------------------------------------------------------------------------
 
 
 def parts_of(output: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors and numbers of a result, and the state that a call leaves in `tensors`, by place.
+    """Return copies of the tensors and numbers of a result, and of the state left in `tensors`, by place.
 
-    Tensors are copied to the CPU. Parameters are left out: an optimizer that divides by tiny gradients makes
-    much of small differences.
+    Parameters are left out: an optimizer that divides by tiny gradients makes much of small differences.
     """
     import torch
 
@@ -419,23 +369,25 @@ def parts_of(output: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
             parts[place] = tensor
         if tensor.is_leaf and tensor.grad is not None:
             parts[f"{place}.grad"] = tensor.grad
-    return {
-        place: part.detach().to("cpu", copy=True) if isinstance(part, torch.Tensor) else part
-        for place, part in parts.items()
-    }
+    return {place: part.detach().to("cpu", copy=True) for place, part in parts.items()}
 
 
 def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     import torch
     from torch.utils import _pytree
 
+    # Most Python numbers come from a tensor of float32, by `.item()`.
+    numbers = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
     for path, leaf in _pytree.tree_leaves_with_path(value):
         at = place + _pytree.keystr(path)
         if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
             for item in dataclasses.fields(leaf):
                 yield from _leaves(f"{at}.{item.name}", getattr(leaf, item.name, None))
-        elif isinstance(leaf, torch.Tensor | bool | int | float | complex):
+        elif isinstance(leaf, torch.Tensor):
             yield at, leaf
+        elif type(leaf) in numbers:
+            with contextlib.suppress(OverflowError, RuntimeError):  # an integer that has no dtype
+                yield at, torch.tensor(leaf, dtype=numbers[type(leaf)])
 
 
 def compare(eager: Mapping[str, Any], compiled: Mapping[str, Any]) -> Comparison:
@@ -452,13 +404,7 @@ def _compare(place: str, eager: Any, compiled: Any) -> Comparison:
     import torch
     from torch.testing._comparison import default_tolerances
 
-    kinds = [str(getattr(part, "dtype", type(part).__name__)) for part in (eager, compiled)]
-    if kinds[0] != kinds[1]:
-        return Comparison(Agreement.DIFFERENT, place, f"{kinds[0]} eager, {kinds[1]} compiled")
-    # Most Python numbers come from a tensor of float32, by `.item()`.
-    numbers = {float: torch.float32, complex: torch.complex64}
-    dtype = eager.dtype if isinstance(eager, torch.Tensor) else numbers.get(type(eager), torch.int64)
-    relative, absolute = default_tolerances(dtype)
+    relative, absolute = default_tolerances(eager.dtype)
     message = ""
     for factor, agreement in _LEVELS:
         try:
@@ -503,19 +449,12 @@ def _guard(graph: GraphRecord) -> str:
 
 
 def _time_call(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the wall seconds of a call, and its result."""
-    began = _clock()
+    """Return the wall seconds of a call, once the GPU has done its part; and its result."""
+    from torch.utils.benchmark.utils.timer import timer
+
+    began = timer()
     result = run()
-    return _clock() - began, result
-
-
-def _clock() -> float:
-    """Return the time, once the GPU has done what it was asked for."""
-    import torch
-
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()
+    return timer() - began, result
 
 
 def _peak(run: Callable[[], Any]) -> int | None:
@@ -533,11 +472,7 @@ def _peak(run: Callable[[], Any]) -> int | None:
     return int(torch.cuda.max_memory_allocated() - allocated)
 
 
-def _device(tensors: Sequence[Any]) -> str:
-    """Return where it runs: `cuda:0`, `cpu`."""
-    return next((str(tensor.device) for tensor in tensors if tensor.device.type != "cpu"), "cpu")
-
-
 def _short(error: BaseException) -> str:
-    """Return an error in one line."""
+    """Return an error, or the error of a compiled call, in one line."""
+    error = error.__cause__ or error
     return one_line(f"{type(error).__name__}: {error}".rstrip(": \n"), _LONGEST_ERROR)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from importlib.util import find_spec
 from itertools import chain
 from operator import attrgetter
 from types import ModuleType
@@ -21,7 +20,7 @@ from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.patches import Patches, check_parameters
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
-__all__ = ["Hook", "Hooks", "Loss", "Part", "misfits"]
+__all__ = ["Hook", "Hooks", "Loss", "Part"]
 
 _PLACE = re.compile(r"(?:(?P<module>[\w.]+):)?(?P<path>[\w.]+)(?:\((?P<takes>.*)\))?(?P<optional>\?)?")
 _MOVED = "differs from what nbcache knows"
@@ -221,16 +220,3 @@ class Hooks:
         where = f"{module.__name__} of torch {version} {why}"
         words = f"part of nbcache ({part.name}) is off, because {where}: {without}"
         self._on_loss(loss, UnsupportedTorch(words, where=repr(error)))
-
-
-def misfits(parts: Sequence[Part]) -> dict[str, str]:
-    """Return why parts have no place in this torch, by name; their modules are imported."""
-    reasons: dict[str, str] = {}
-    for part in parts:
-        try:
-            for place in part.places() if part.applies() else ():
-                if find_spec(place.module.partition(".")[0]) is not None:
-                    place.check()
-        except Exception as error:  # whatever importing torch's module raises
-            reasons[part.name] = repr(error)
-    return reasons

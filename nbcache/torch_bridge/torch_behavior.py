@@ -58,17 +58,17 @@ class _Name(_Flag):
 
     def __init__(self, question: str, module: str, name: str) -> None:
         super().__init__(question)
-        self._module, self._name = module, name
+        self.module, self._name = module, name
 
     def __get__(self, instance: object, owner: type) -> bool:
         try:
-            attrgetter(self._name)(sys.modules[self._module])
+            attrgetter(self._name)(sys.modules[self.module])
         except (AttributeError, KeyError):
             return False
         return True
 
     def __str__(self) -> str:
-        return f"with {self._module}.{self._name}"
+        return f"with {self.module}.{self._name}"
 
 
 _CODECACHE = "torch._inductor.codecache"
@@ -92,11 +92,13 @@ class TORCHBEHAVIOR:
     )
 
 
-def answers() -> Iterator[tuple[str, str, str, bool]]:
-    """Yield name, question, releases and answer of each flag."""
+def answers() -> Iterator[tuple[str, str, str, bool | None]]:
+    """Yield name, question, releases and answer of each flag; None for a module that is not imported."""
     for name, flag in vars(TORCHBEHAVIOR).items():
         if isinstance(flag, _Flag):
-            yield name, flag.question, str(flag), flag.__get__(None, TORCHBEHAVIOR)
+            is_open = isinstance(flag, _Name) and flag.module not in sys.modules
+            answer = None if is_open else flag.__get__(None, TORCHBEHAVIOR)
+            yield name, flag.question, str(flag), answer
 
 
 def spelled(of: Release) -> str:

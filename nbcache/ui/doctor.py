@@ -41,11 +41,18 @@ from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.open import open_shared
 from nbcache.torch_bridge import TorchBridge, environment, gpus
 from nbcache.torch_bridge.cache_folder import CacheFolder, refusal, usual_root
-from nbcache.torch_bridge.cache_settings import FOLDER, switched_off
+from nbcache.torch_bridge.cache_settings import switched_off
 from nbcache.torch_bridge.context import Traces
-from nbcache.torch_bridge.hooks import misfits
 from nbcache.torch_bridge.portable import chosen
-from nbcache.torch_bridge.torch_behavior import MINIMUM, NEWEST, TORCHBEHAVIOR, answers, spelled
+from nbcache.torch_bridge.torch_behavior import (
+    MINIMUM,
+    NEWEST,
+    TORCHBEHAVIOR,
+    answers,
+    release,
+    spelled,
+    torch_version,
+)
 from nbcache.ui.display.snapshots import arrival
 from nbcache.ui.display.words import (
     Check,
@@ -56,8 +63,6 @@ from nbcache.ui.display.words import (
     store_parts,
 )
 from nbcache.ui.locate import Location
-
-__all__ = ["in_kernel", "in_terminal", "store_figures"]
 
 Checks: TypeAlias = Iterator[Check]
 _Look: TypeAlias = tuple[str, Callable[[], Iterable[Check]]]
@@ -83,21 +88,21 @@ def in_kernel(
     store_error: StoreError | None,
 ) -> list[Check]:
     """Check what this kernel needs; `store_error` is why its store is in memory, None where it is not."""
-    settings, here, lost = session.settings, session.environment, bridge.hooks.lost
+    settings, current, lost = session.settings, session.environment, bridge.hooks.lost
     folder, chosen_by = bridge.folder.where()
-    serves = here is None or bridge.folder.is_served()
-    return _checked(
+    serves = current is None or bridge.folder.is_served()
+    return _run_checks(
         ("nbcache", _version),
         ("kernel", _kernel),
         ("notebook", lambda: _notebook(locate())),
-        ("torch", partial(_torch, here, plain_because=bridge.plain_because)),
+        ("torch", partial(_torch, current, plain_because=bridge.plain_because)),
         ("hooks", partial(_hooks, lost)),
-        ("GPU", partial(_gpu, here)),
-        ("CPU", partial(_cpu, here)),
+        ("GPU", partial(_gpu, current)),
+        ("CPU", partial(_cpu, current)),
         ("torch's caches", lambda: _caches(bridge.switched_caches())),
         ("torch's folder", partial(_torch_folder, folder, chosen_by, serves)),
         *_everywhere(settings, partial(_store, settings, session.artifacts.store, store_error), folder),
-        ("snapshots", partial(_snapshots, sharing, here, settings.trust)),
+        ("snapshots", partial(_snapshots, sharing, current, settings.trust)),
         ("shared store", partial(_connection, settings, session.shared_client)),
         ("prewarming", partial(_prewarming, settings, session.prewarm)),
         ("traces", partial(_traces, settings, bridge.traces, lost)),
@@ -106,20 +111,20 @@ def in_kernel(
 
 
 def in_terminal(settings: Settings) -> list[Check]:
-    """Check what kernels that are started from here need; imports torch, if it is there."""
-    here: Environment | None = None
+    """Check what kernels that are started from here need; imports torch, but not its compiler."""
+    current: Environment | None = None
     failure: Exception | None = None
     try:
-        here = environment.current()
+        current = environment.current()
     except Exception as error:  # absent, broken or too old
         failure = error
     folder, chosen_by = CacheFolder().where()
-    return _checked(
+    return _run_checks(
         ("nbcache", _version),
-        ("torch", partial(_torch, here, failure)),
-        *([] if failure else [("hooks", lambda: _hooks(_misfits()))]),
-        ("GPU", partial(_gpu, here)),
-        ("CPU", partial(_cpu, here)),
+        ("torch", partial(_torch, current, failure)),
+        *([] if failure else [("hooks", _tested_hooks)]),
+        ("GPU", partial(_gpu, current)),
+        ("CPU", partial(_cpu, current)),
         ("torch's caches", _caches),
         *([("torch's folder", partial(_torch_folder, folder, chosen_by, True))] if folder else []),
         *_everywhere(settings, lambda: _store(settings, DirectoryStore(settings.dir)), folder),
@@ -131,7 +136,7 @@ def _everywhere(settings: Settings, store: Callable[[], Iterable[Check]], torch_
     folders = {"torch's folder": torch_folder, "the local store": str(settings.dir)}
     return [
         ("temp folder", _temp_folder),
-        ("C++ compiler", _compiler),
+        ("C++ compiler", _cpp_compiler),
         ("portable", partial(_portable, settings)),
         ("local store", store),
         ("disk", partial(_disks, {name: folder for name, folder in folders.items() if folder})),
@@ -140,7 +145,7 @@ def _everywhere(settings: Settings, store: Callable[[], Iterable[Check]], torch_
     ]
 
 
-def _checked(*looks: _Look) -> list[Check]:
+def _run_checks(*looks: _Look) -> list[Check]:
     """Return the findings of all looks; one that fails stops no other."""
     checks: list[Check] = []
     for name, look in looks:
@@ -170,19 +175,19 @@ def _problem(text: str, next_step: str, name: str = "") -> Check:
 # --- torch and the machine ----------------------------------------------------------------------
 
 
-def _torch(here: Environment | None, failure: Exception | None = None, plain_because: str = "") -> Checks:
+def _torch(current: Environment | None, failure: Exception | None = None, plain_because: str = "") -> Checks:
     """Check torch; `failure` is what importing it has just raised.
 
     `plain_because` is why nbcache leaves it alone in this kernel.
     """
-    version = environment.torch_version()
+    version = torch_version()
     if version is None:
         yield _problem("not installed: there is nothing that compiles", _INSTALL)
     elif not TORCHBEHAVIOR.is_supported:
         yield _problem(f"{version} is older than {_MINIMUM}: nbcache does nothing with it", _INSTALL)
     elif failure is not None:
         yield _problem(f"{version} is installed and fails: {failure!r}", "python -c 'import torch' says more")
-    elif here is not None:
+    elif current is not None:
         yield _ok(f"{version}, imported")
     elif plain_because:
         off = f"{version}, and nbcache stores and restores nothing in this kernel: {plain_because}"
@@ -194,52 +199,58 @@ def _torch(here: Environment | None, failure: Exception | None = None, plain_bec
         yield _ok(f"{version}, installed and not imported yet")
 
 
-def _misfits() -> Mapping[str, str]:
-    """Return which parts do not fit; importing torch's compiler makes its folder: another one meanwhile."""
-    before = os.environ.get(FOLDER)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[FOLDER] = folder
-        try:
-            return misfits(PARTS)
-        finally:
-            if before is None:
-                del os.environ[FOLDER]
-            else:
-                os.environ[FOLDER] = before
-
-
 def _hooks(lost: Mapping[str, str]) -> Checks:
-    """Check what hooks torch; `lost` says why parts are off."""
+    """Check what hooks torch in this kernel; `lost` says why parts are off."""
     for part in PARTS:
         if why := lost.get(part.name):
             text = f"{part.name} is off ({why}): {part.without}"
             yield _note(text, f"install a torch from {_MINIMUM} to {_NEWEST}, or report this line", "hook")
     needed = [part.name for part in PARTS if part.applies()]
     fitting = sum(name not in lost for name in needed)
-    yield _ok(f"{fitting} of {len(needed)} parts fit torch {environment.torch_version()}")
-    differ = [f"{name} {'yes' if answer else 'no'}" for name, _, _, answer in answers()]
-    yield _ok(DOT.join(differ), "torch behavior")
+    yield _ok(f"{fitting} of {len(needed)} parts fit torch {torch_version()}")
+    yield _behavior()
 
 
-def _cpu(here: Environment | None) -> Checks:
-    known = environment.without_torch() if here is None else here.values
-    instructions = set(known["cpu.features"].split())
-    parts = [known["cpu.machine"], " ".join(name for name in _TELLING if name in instructions)]
-    if "cpu.capability" in known:
-        parts.append(f"torch uses {known['cpu.capability']}")
-    if LABEL in known:
-        parts.append(f"compiles for any {known[LABEL]} CPU")
-    if known["cpu.requested"] != "default":
-        parts.append(f"ATEN_CPU_CAPABILITY={known['cpu.requested']}")
+def _tested_hooks() -> Checks:
+    """Report whether the hooks were tested with this torch: to try them, torch's compiler is imported."""
+    installed = release(torch_version() or "0.0")
+    if installed > NEWEST:
+        text = f"torch {spelled(installed)} is newer than {_NEWEST}, the newest with which they were tested"
+        yield _note(text, "%nbcache doctor, in a kernel that has compiled, says which parts are off")
+    else:
+        yield _ok(f"tested with torch {spelled(installed)}")
+    yield _behavior()
+
+
+def _behavior() -> Check:
+    words = {name: "yes" if answer else "no" for name, _, _, answer in answers() if answer is not None}
+    return _ok(DOT.join(f"{name} {answer}" for name, answer in words.items()), "torch behavior")
+
+
+def _values(current: Environment | None) -> Mapping[str, str]:
+    """Return the components of the environment, or those that are known without torch."""
+    return environment.without_torch() if current is None else current.values
+
+
+def _cpu(current: Environment | None) -> Checks:
+    values = _values(current)
+    instructions = set(values["cpu.features"].split())
+    parts = [values["cpu.machine"], " ".join(name for name in _TELLING if name in instructions)]
+    if "cpu.capability" in values:
+        parts.append(f"torch uses {values['cpu.capability']}")
+    if LABEL in values:
+        parts.append(f"compiles for any {values[LABEL]} CPU")
+    if values["cpu.requested"] != "default":
+        parts.append(f"ATEN_CPU_CAPABILITY={values['cpu.requested']}")
     yield _ok(DOT.join(filter(None, parts)))
-    yield _ok("known once torch is imported" if here is None else here.digest[:16], "environment")
+    yield _ok("known once torch is imported" if current is None else current.digest[:16], "environment")
 
 
-def _gpu(here: Environment | None) -> Checks:
+def _gpu(current: Environment | None) -> Checks:
     """Check GPU and Triton."""
-    known = environment.without_torch() if here is None else here.values
-    device, triton = known["device"], known["triton.version"]  # what is compiled is for this device
-    cuda = known.get("torch.cuda")  # None before torch is imported
+    values = _values(current)
+    device, triton = values["device"], values["triton.version"]  # what is compiled is for this device
+    cuda = values.get("torch.cuda")  # None before torch is imported
     devices = gpus.found()
     with_triton = "no Triton" if triton == "none" else f"Triton {triton}"
     on_cpu = "what compiles is kept for the CPU"
@@ -258,7 +269,7 @@ def _gpu(here: Environment | None) -> Checks:
     elif triton == "none":
         without = f"{cards}, without Triton: nothing can be compiled for it"
         yield _note(without, "install torch's build for CUDA, which brings the Triton that fits")
-    elif cuda is not None and devices.cuda is not None and devices.cuda[0] < environment.release(cuda)[0]:
+    elif cuda is not None and devices.cuda is not None and devices.cuda[0] < release(cuda)[0]:
         newest = f"{devices.cuda[0]}.{devices.cuda[1]}"
         old = (
             f"{cards}, whose driver {devices.driver} runs CUDA up to {newest}, and torch is built for {cuda}"
@@ -267,34 +278,26 @@ def _gpu(here: Environment | None) -> Checks:
     else:
         driver, built = devices.driver and f"driver {devices.driver}", cuda and f"torch for CUDA {cuda}"
         yield _ok(DOT.join(filter(None, (cards, driver, built, with_triton))))
-        yield _compiler_for_triton()
+        name, path = gpus.c_compiler()  # Triton builds its launchers with it at the first use of a GPU
+        lost, use = "no new graph compiles for the GPU", ", for Triton"
+        yield replace(_compiler(name, path, "CC", "gcc", lost, use), name="C compiler")
 
 
-def _compiler_for_triton() -> Check:
-    """Check the compiler with which Triton builds its launchers at the first use of a GPU."""
-    name, path = gpus.c_compiler()
-    consequence = "no new graph compiles for the GPU"
-    if (lack := _lack(name, path, "CC", "gcc", consequence)) is not None:
-        return replace(lack, name="C compiler")
-    return _ok(f"{path}, for Triton", "C compiler")
-
-
-def _compiler() -> Checks:
+def _cpp_compiler() -> Checks:
     name, command = environment.compiler()
-    path = None if command is None else " ".join(command)
-    without = "no new graph compiles for the CPU; restored ones need none"
-    yield _lack(name, path, "CXX", "g++", without) or _ok(path or "")
+    path, lost = " ".join(command or ()), "no new graph compiles for the CPU; restored ones need none"
+    yield _compiler(name, path or None, "CXX", "g++", lost)
 
 
-def _lack(name: str, path: str | None, variable: str, package: str, without: str) -> Check | None:
-    """Return a note on a compiler that is not there, or has no Python headers; None if it has all."""
+def _compiler(name: str, path: str | None, variable: str, package: str, lost: str, use: str = "") -> Check:
+    """Check that a compiler is there, with Python's headers."""
     if path is None:
         remedy = f"install one (on Debian: apt install {package}), or set {variable} to one that is there"
-        return _note(f"{name} is not there: {without}", remedy)
+        return _note(f"{name} is not there: {lost}", remedy)
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         remedy = "install them (on Debian: apt install python3-dev)"
-        return _note(f"{path}, without Python's headers: {without}", remedy)
-    return None
+        return _note(f"{path}, without Python's headers: {lost}", remedy)
+    return _ok(f"{path}{use}")
 
 
 def _caches(switched: Iterable[str] = ()) -> Checks:
@@ -427,7 +430,7 @@ def _keys(keyring: Keyring) -> Checks:
     yield _ok(f"{yours}{DOT}{counted(len(trusted), 'signer')} trusted")
 
 
-def _snapshots(sharing: Sharing, here: Environment | None, policy: Policy) -> Checks:
+def _snapshots(sharing: Sharing, current: Environment | None, policy: Policy) -> Checks:
     if not sharing.looked(_LOOK_SECONDS):
         yield _note("those of this notebook are still being looked for", "ask again in a moment", "snapshot")
     problems = sharing.problems()
@@ -435,20 +438,20 @@ def _snapshots(sharing: Sharing, here: Environment | None, policy: Policy) -> Ch
         yield _problem(str(error), error.next_step or "take it anew, or remove it", "snapshot")
     arrived = sharing.known()
     for received in arrived:
-        yield _snapshot(received, here, policy, sharing)
+        yield _snapshot(received, current, policy, sharing)
     if not problems and not arrived:
         yield _ok("none came with this notebook")
 
 
-def _snapshot(received: Received, here: Environment | None, policy: Policy, sharing: Sharing) -> Check:
-    foreseen = here or environment.foreseen()
+def _snapshot(received: Received, current: Environment | None, policy: Policy, sharing: Sharing) -> Check:
+    foreseen = current or environment.foreseen()
     words, hindrances = arrival(received, foreseen, policy, sharing.judge, sharing.cells)
-    if here is not None and fitting(received.snapshot.manifests, here) is None:
+    if current is not None and fitting(received.snapshot.manifests, current) is None:
         hindrances.append(("nothing of it can be used here", "%nbcache snapshot, once the cells have run"))
     if hindrances:
         why, next_steps = zip(*hindrances, strict=True)
         return _note(DOT.join([words, *why]), "; ".join(next_steps), "snapshot")
-    return _ok(DOT.join([words, "used" if here else "used as soon as torch is imported"]), "snapshot")
+    return _ok(DOT.join([words, "used" if current else "used as soon as torch is imported"]), "snapshot")
 
 
 def _connection(settings: Settings, shared_client: SharedClient | None) -> Checks:
@@ -522,7 +525,7 @@ def _prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
 
 
 def _traces(settings: Settings, traces: Traces | None, lost: Mapping[str, str]) -> Checks:
-    """Report whether this kernel keeps traces; `traces` is None before torch is imported.
+    """Report whether this kernel keeps traces; `traces` is None until torch is imported.
 
     `lost` says why parts are off.
     """

@@ -18,10 +18,8 @@ import nbformat
 import pytest
 
 from nbcache.bench.command import run_in_notebook
-from nbcache.bench.kernels import CellFailed, Home, Kernel, environment, kernel
-from nbcache.bench.options import VARIANTS
-from nbcache.bench.report import Run, medians
-from nbcache.bench.runner import prewarmed, schedule
+from nbcache.bench.report import VARIANTS, Run, medians
+from nbcache.bench.runner import CellFailed, Home, Kernel, kernel, prewarmed, schedule
 from nbcache.core.errors import NbcacheError
 from nbcache.ui.terminal import parser as cli
 from support.front_door import RunPython, run_interpreter
@@ -272,7 +270,7 @@ def test_a_kernel_gets_folders_of_its_own_and_none_of_the_callers_settings(tmp_p
         "TORCH_HOME",
     )
 
-    environ = environment(Home(tmp_path / "here"), dict.fromkeys((*settings, *kept, "TMPDIR"), "caller's"))
+    environ = Home(tmp_path / "here").environment(dict.fromkeys((*settings, *kept, "TMPDIR"), "caller's"))
 
     assert not environ.keys() & {*settings}
     assert {environ[name] for name in kept} == {"caller's"}
@@ -292,13 +290,14 @@ def test_empty_folders_keep_only_what_a_variant_is_to_find(tmp_path: Path) -> No
     stored.mkdir()
     (stored / "entry").touch()
     home.empty()
-    (home.temporary / "left").touch()
+    left = home.root / "tmp" / "left"
+    left.touch()
 
     home.empty(keep_caches=True, store=stored)
-    assert [file.name for file in (*home.temporary.iterdir(), *home.store.iterdir())] == ["left", "entry"]
+    assert left.exists() and [file.name for file in home.store.iterdir()] == ["entry"]
 
     home.empty()
-    assert not list(home.temporary.iterdir()) and not home.store.exists()
+    assert left.parent.exists() and not left.exists() and not home.store.exists()
 
 
 class Asked:
@@ -326,8 +325,7 @@ def test_prewarming_is_waited_for_until_it_is_over() -> None:
 def fresh(folder: Path) -> Iterator[Kernel]:
     home = Home(folder / "here")
     home.empty()
-    command = [sys.executable, "-m", "ipykernel_launcher"]
-    with kernel(command, home, folder, environment(home, os.environ)) as running:
+    with kernel(home, folder, home.environment(os.environ)) as running:
         yield running
 
 

@@ -13,12 +13,10 @@ from nbcache.explain.diagnosis import (
     Agreement,
     Break,
     Comparison,
-    Compiled,
     Diagnosis,
     Recompile,
     Resized,
     Timing,
-    calls_to_pay,
     counted_calls,
     is_faster,
     recommendation,
@@ -32,11 +30,7 @@ def timing(milliseconds: float, spread: float = 0.02) -> Timing:
     return Timing(tuple(milliseconds * 1e-3 * (1 + spread * step) for step in (-2, -1, 0, 1, 2)))
 
 
-def compiled(milliseconds: float, **more: Any) -> Compiled:
-    return Compiled("default", timing(milliseconds), **{"compile_seconds": 20.0, **more})
-
-
-FOUND = Diagnosis("model(x)", "cpu", timing(10), compiled(5), graphs=1, size=64)
+DIAGNOSIS = Diagnosis("model(x)", eager=timing(10), compile_seconds=20.0, graphs=1, size=64)
 APART = Comparison(
     Agreement.DIFFERENT, "output['logits']", "Greatest absolute difference: 0.25 at index (3, 17)"
 )
@@ -48,60 +42,61 @@ RECOMPILED = Resized(
 RESTLESS = Recompile("step", 7, False, "G['calls'] == 7", "pass it as a tensor")
 
 
-def with_compiled(compiled: Compiled, **more: Any) -> Diagnosis:
-    return replace(FOUND, compiled=compiled, **more)
+def compiled(milliseconds: float, **more: Any) -> Diagnosis:
+    """Return the diagnosis of a call that takes 10 ms eager, and so many compiled."""
+    return replace(DIAGNOSIS, compiled=timing(milliseconds), **more)
 
 
 def test_what_is_clearly_faster_is_worth_its_compiling_and_says_when_it_has_paid() -> None:
-    assert recommendation(FOUND) == (
+    assert recommendation(compiled(5)) == (
         "compile it with mode='default': 2.0 x faster, 20.0 s to compile, pays after 4,000 calls"
     )
 
 
 def test_dynamic_sizes_are_recommended_only_where_they_spare_a_recompile() -> None:
     for guard in ("2 <= x.size()[0]", "tensor 'x' size mismatch at index 0. expected 2, actual 1", "k == 2"):
-        found = with_compiled(compiled(5), resized=(RECOMPILED, Resized(1, 2.5, (guard,))))
+        found = compiled(5, resized=(RECOMPILED, Resized(1, 2.5, (guard,))))
         assert "dynamic=True spares 1 recompile (2.5 s)" in recommendation(found)
 
 
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (with_compiled(compiled(20)), "do not compile it as it is: 0.50 x, so it gets slower"),
-        (with_compiled(compiled(10)), "do not compile it as it is: 1.0 x, so there is nothing to gain"),
+        (compiled(20), "do not compile it as it is: 0.50 x, so it gets slower"),
+        (compiled(10), "do not compile it as it is: 1.0 x, so there is nothing to gain"),
         (
-            replace(with_compiled(compiled(7)), eager=timing(10, spread=0.4)),
+            replace(compiled(7), eager=timing(10, spread=0.4)),
             "measure it with more --runs: 1.4 x, but single calls vary more than that",
         ),
         (
-            with_compiled(compiled(20), breaks=(PRINTS,), graphs=2),
+            compiled(20, breaks=(PRINTS,), graphs=2),
             "fix the graph break and measure again: print after the compiled function; compiled now it is",
         ),
         (
-            with_compiled(compiled(5), breaks=(PRINTS, PRINTS), graphs=3),
+            compiled(5, breaks=(PRINTS, PRINTS), graphs=3),
             "the first of 2 graph breaks may cost more than that: print after the compiled function",
         ),
         (
-            with_compiled(compiled(5), resized=(RECOMPILED, Resized(65))),
+            compiled(5, resized=(RECOMPILED, Resized(65))),
             "pays after 4,000 calls; where sizes change, dynamic=True spares 1 recompile (2.5 s)",
         ),
         (
-            with_compiled(compiled(5, comparison=APART)),
+            compiled(5, comparison=APART),
             "find out why results differ before you use it compiled: output['logits']: Greatest",
         ),
         (
-            with_compiled(Compiled("default", failure="BackendCompilerFailed: no")),
+            replace(DIAGNOSIS, failure="BackendCompilerFailed: no"),
             "do not compile it as it is: torch.compile fails: BackendCompilerFailed: no",
         ),
         (
-            with_compiled(compiled(5), recompiles=(RESTLESS, replace(RESTLESS, settled=True))),
+            compiled(5, recompiles=(RESTLESS, replace(RESTLESS, settled=True))),
             "keep step from being compiled again at each call: G['calls'] == 7: pass it as a tensor",
         ),
         (
-            with_compiled(compiled(5), recompiles=(replace(RESTLESS, settled=True),)),
+            compiled(5, recompiles=(replace(RESTLESS, settled=True),)),
             "compile it with mode='default'",
         ),
-        (with_compiled(compiled(5), graphs=0), "there is no graph in it that torch.compile could compile"),
+        (compiled(5, graphs=0), "there is no graph in it that torch.compile could compile"),
     ],
 )
 def test_there_is_one_recommendation_for_what_was_found(found: Diagnosis, said: str) -> None:
@@ -109,11 +104,11 @@ def test_there_is_one_recommendation_for_what_was_found(found: Diagnosis, said: 
 
 
 def test_what_a_cache_had_counts_as_if_it_were_compiled() -> None:
-    restored = with_compiled(compiled(5, compile_seconds=1.0, saved_seconds=19.0))
+    restored = compiled(5, compile_seconds=1.0, saved_seconds=19.0)
 
-    assert calls_to_pay(restored) == 4000
+    assert restored.pays_after == 4000
     assert "20.0 s to compile, pays after 4,000 calls" in recommendation(restored)
-    assert calls_to_pay(with_compiled(compiled(20))) is None
+    assert compiled(20).pays_after is None
 
 
 def test_numbers_read_as_people_write_them() -> None:
@@ -139,8 +134,9 @@ def test_numbers_read_as_people_write_them() -> None:
 
 
 def test_the_report_has_a_row_for_eager_and_compiled_and_says_what_was_found() -> None:
-    found = with_compiled(
-        compiled(5, comparison=Comparison(Agreement.USUAL, "output", "Greatest absolute difference: 1e-07")),
+    found = compiled(
+        5,
+        comparison=Comparison(Agreement.USUAL, "output", "Greatest absolute difference: 1e-07"),
         breaks=(PRINTS,),
         graphs=2,
         resized=(RECOMPILED, Resized(65), Resized(32, refused="RuntimeError: shape '[64]' is invalid")),
@@ -166,14 +162,14 @@ def test_the_report_has_a_row_for_eager_and_compiled_and_says_what_was_found() -
 
 
 def test_a_failure_has_a_row_and_its_error() -> None:
-    text = render_diagnosis(with_compiled(Compiled("max-autotune", failure="RuntimeError: no"))).text
+    text = render_diagnosis(replace(DIAGNOSIS, mode="max-autotune", failure="RuntimeError: no")).text
 
     assert re.search(r"^  max-autotune +failed +–", text, re.MULTILINE)
     assert "max-autotune failed: RuntimeError: no" in text
 
 
 def test_gpu_memory_has_a_column_where_there_is_a_gpu() -> None:
-    found = with_compiled(compiled(5, peak_bytes=3_000_000), eager_peak_bytes=12_000_000)
+    found = compiled(5, peak_bytes=3_000_000, eager_peak_bytes=12_000_000)
     rows = render_diagnosis(found).text.splitlines()
 
     assert rows[1].endswith("GPU memory") and rows[2].endswith("12 MB") and rows[3].endswith("3.0 MB")

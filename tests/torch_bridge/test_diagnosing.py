@@ -10,13 +10,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
 from nbcache.explain.diagnosis import Agreement, Comparison
 from nbcache.torch_bridge.call_state import State, process_state, seed_all
-from nbcache.torch_bridge.diagnosing import Call, _prepare, _with_own_code, compare, original, parts_of
+from nbcache.torch_bridge.diagnosing import (
+    Call,
+    _with_own_code,
+    _without_graph,
+    compare,
+    original,
+    parts_of,
+)
 
 pytestmark = pytest.mark.compile
 
@@ -155,6 +163,23 @@ def test_gradients_and_values_are_restored_in_place_and_graphs_stay_valid() -> N
     assert graph.item() == 2
 
 
+def test_arrays_of_numpy_are_restored_wherever_the_call_reaches_them() -> None:
+    array, constant = numpy.arange(6.0).reshape(2, 3), numpy.ones(2)
+    constant.flags.writeable = False
+    objects = numpy.array([[1], "a"], dtype=object)
+
+    def changes(rows: Any) -> None:
+        rows[:] = numpy.nan
+        objects[:] = None
+
+    state = State({"f": changes, "arguments": (array[1], constant)})
+    changes(array[1])
+    assert numpy.isnan(array[1]).all() and state.restore() == 0
+
+    assert array.tolist() == [[0, 1, 2], [3, 4, 5]] and objects.tolist() == [[1], "a"]
+    assert constant.tolist() == [1, 1] and state.unsaved == {}
+
+
 def test_what_cannot_be_restored_is_named() -> None:
     def reads(x: torch.Tensor) -> torch.Tensor:
         return x + next(batches)
@@ -179,7 +204,7 @@ def test_code_is_the_diagnosis_own_and_compiled_functions_are_measured_by_their_
 
 def test_arguments_keep_their_values_and_leave_their_graphs() -> None:
     within = torch.ones(2, requires_grad=True) * 2
-    (argument,) = _prepare(Call("f(x)", "f", predict, (within,))).args
+    (argument,) = Call("f(x)", "f", predict, (within,)).with_tensors(_without_graph).args
 
     assert argument.is_leaf and argument.requires_grad and argument.data_ptr() == within.data_ptr()
 
@@ -232,17 +257,40 @@ def test_the_measure_is_what_torch_testing_allows() -> None:
         assert compared(eager, compiled).agreement is Agreement.DIFFERENT
     for eager, compiled, place, message in (
         (ones, torch.ones(3), "output", "attribute 'shape' do not match: torch.Size([3]) != torch.Size([4])"),
-        (ones, ones.double(), "output", "torch.float32 eager, torch.float64 compiled"),
+        (ones, ones.double(), "output", "attribute 'dtype' do not match: torch.float64 != torch.float32"),
         ({"a": 1}, {"b": 1}, "output['a']", "only the eager call has it"),
-        (1, ones, "output", "int eager, torch.float32 compiled"),
+        (1, torch.tensor(1.0), "output", "torch.float32 != torch.int64"),
     ):
         comparison = compared(eager, compiled)
         assert comparison.agreement is Agreement.DIFFERENT
         assert comparison.place == place and message in comparison.message
 
 
+def test_a_gpus_random_stream_that_the_call_creates_begins_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams: dict[int, torch.Tensor] = {}
+    fake: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "is_initialized": lambda: bool(streams),
+        "init": lambda: streams.setdefault(0, torch.tensor([7])),
+        "get_rng_state": lambda device: streams[0].clone(),
+        "set_rng_state": lambda state, device: streams.update({0: state}),
+        "manual_seed_all": lambda seed: streams.update({0: torch.tensor([seed])}),
+    }
+    for name, function in fake.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+
+    with process_state():
+        seed_all(0)
+        torch.cuda.init()  # as a call that makes a tensor there
+        torch.cuda.manual_seed_all(1)
+
+    assert streams[0].tolist() == [7]
+
+
 def test_random_streams_the_gradient_mode_and_the_profile_are_put_back() -> None:
-    import numpy
     from torch._dynamo import pgo
 
     def now() -> Iterator[object]:

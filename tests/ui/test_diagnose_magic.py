@@ -23,9 +23,11 @@ from nbcache.ui.ipython.diagnose_magic import Line, _call_in, parse_line
         ("model(x);", Line("model(x)")),
         ("f(x, - --y)--runs=3", Line("f(x, - --y)--runs=3")),
         ("f(x) --runs=3 --mode=lite", Line("f(x)", "lite", 3)),
+        ("--runs 3 f(x, '--json') --mode lite", Line("f(x, '--json')", "lite", 3)),
+        ("--json --mode=lite model(x)", Line("model(x)", "lite", as_json=True)),
     ],
 )
-def test_options_stand_after_and_the_expression_stays_as_it_is(line: str, expected: Line) -> None:
+def test_options_stand_before_or_after_and_the_expression_stays_as_it_is(line: str, expected: Line) -> None:
     assert parse_line(line) == expected
 
 
@@ -33,7 +35,6 @@ def test_options_stand_after_and_the_expression_stays_as_it_is(line: str, expect
     ("line", "said"),
     [
         ("", "there is no expression"),
-        ("--json model(x)", "`--json` needs a value, after CALL"),
         ("model", "`model` is no call: write one, such as model(x)"),
         ("model(x) + 1", "`model(x) + 1` is no call"),
         ("model(x", "is no expression of Python"),

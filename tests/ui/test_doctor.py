@@ -559,6 +559,29 @@ def test_in_a_terminal_a_problem_is_a_failure(isolated: dict[str, str], tmp_path
     assert f"next:remove{tmp_path / 'file'}" in "".join(done.stdout.split())  # lines are broken anywhere
 
 
+@pytest.mark.compile
+def test_in_a_terminal_torchs_compiler_is_not_imported_and_a_torch_that_is_too_new_is_a_note(
+    run_python: RunPython, isolated: dict[str, str]
+) -> None:
+    code = """\
+import sys, torch
+from nbcache.ui.terminal.parser import main
+for version in ("2.13.0", "2.99.0"):
+    torch.__version__ = torch.torch_version.TorchVersion(version)
+    main(["doctor", "--json"])
+    print("--")
+print([name for name in sys.modules if name.startswith(("torch._dynamo.", "torch._inductor."))])
+"""
+    tested, newer, imported = run_python(code, isolated).stdout.split("--\n")
+
+    assert imported == "[]\n"
+    assert by_name(tested)["hooks"]["found"] == "tested with torch 2.13"
+    assert "hashes_ahead" not in by_name(tested)["torch behavior"]["found"]  # only its compiler knows
+    row = by_name(newer)["hooks"]
+    assert (row["state"], row["found"][:26]) == ("note", "torch 2.99 is newer than 2")
+    assert row["next_step"].startswith("%nbcache doctor")
+
+
 def with_metadata_of_torch(version: str, folder: Path) -> str:
     information = folder / "packages" / f"torch-{version}.dist-info"
     information.mkdir(parents=True)

@@ -11,19 +11,14 @@ from nbcache.explain.diagnosis import (
     Diagnosis,
     Resized,
     Timing,
-    calls_to_pay,
     counted_calls,
     recommendation,
-    speed_up,
     times,
 )
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import labelled, line
 from nbcache.ui.display.render import Rendered, render
 
-__all__ = ["per_call", "render_diagnosis"]
-
-_NUMBERS = ["per call", "middle half", "speed-up", "compiling", "pays after"]
 _RESULTS = {
     Agreement.EQUAL: "equal",
     Agreement.USUAL: "as usual: within what torch.testing allows",
@@ -35,7 +30,7 @@ _RESULTS = {
 
 def render_diagnosis(diagnosis: Diagnosis) -> Rendered:
     """Return the table of eager and compiled calls, the findings, and the recommendation."""
-    measurements = len((diagnosis.compiled.timing or diagnosis.eager).seconds)
+    measurements = len((diagnosis.compiled or diagnosis.eager).seconds)
     parts = [one_line(diagnosis.expression, 60), diagnosis.device, counted(measurements, "measurement")]
     blocks: list[doc.Block] = [doc.Title("nbcache diagnose", parts), _table(diagnosis), *_findings(diagnosis)]
     blocks.append(labelled("next", recommendation(diagnosis)))
@@ -46,25 +41,27 @@ def per_call(seconds: float) -> str:
     """Return the seconds of a call for people: `42 us`, `1.24 ms`, `31.2 ms`, `2.1 s`."""
     if seconds >= 0.9995:
         return duration(seconds)
-    amount, unit = (seconds * 1e3, "ms") if seconds >= 0.9995e-3 else (seconds * 1e6, "us")
-    digits = 2 if amount < 9.995 else 1 if amount < 99.95 else 0
-    return f"{amount:.{digits}f} {unit}" if unit == "ms" else f"{amount:.0f} {unit}"
+    if seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.0f} us"
+    digits = 2 if seconds < 9.995e-3 else 1 if seconds < 99.95e-3 else 0
+    return f"{seconds * 1e3:.{digits}f} ms"
 
 
 def _table(diagnosis: Diagnosis) -> doc.Table:
-    eager, compiled, calls = diagnosis.eager, diagnosis.compiled, calls_to_pay(diagnosis)
-    rows = [["eager", *_seconds(eager), NOTHING, NOTHING, NOTHING]]
-    if compiled.timing is None:
-        rows.append([compiled.mode, "failed", *[NOTHING] * (len(_NUMBERS) - 1)])
-    else:
-        ratio = times(speed_up(eager, compiled.timing))
+    titles = ["per call", "middle half", "speed-up", "compiling", "pays after"]
+    peaks = [diagnosis.eager_peak_bytes, diagnosis.peak_bytes]
+    rows = [["eager", *_seconds(diagnosis.eager)], [diagnosis.mode, "failed"]]
+    if diagnosis.compiled is not None:
+        calls = diagnosis.pays_after
         pays = NOTHING if calls is None else counted_calls(calls)
-        rows.append([compiled.mode, *_seconds(compiled.timing), ratio, duration(compiled.cold_seconds), pays])
-    titles = list(_NUMBERS)
+        cost = [times(diagnosis.speed_up or 0.0), duration(diagnosis.cold_seconds), pays]
+        rows[1] = [diagnosis.mode, *_seconds(diagnosis.compiled), *cost]
+    rows = [row + [NOTHING] * (len(titles) + 1 - len(row)) for row in rows]
     if diagnosis.eager_peak_bytes is not None:
         titles.append("GPU memory")
-        for row, peak in zip(rows, (diagnosis.eager_peak_bytes, compiled.peak_bytes), strict=True):
-            row.append(NOTHING if peak is None else size(peak))
+        rows = [
+            [*row, NOTHING if peak is None else size(peak)] for row, peak in zip(rows, peaks, strict=True)
+        ]
     return doc.Table([doc.Column(""), *(doc.Column(title, doc.Wrap.NUMBER) for title in titles)], rows)
 
 
@@ -74,34 +71,30 @@ def _seconds(timing: Timing) -> list[str]:
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[doc.Line]:
-    compiled, breaks = diagnosis.compiled, diagnosis.breaks
-    if compiled.timing is None:
-        yield labelled(f"{compiled.mode} failed", compiled.failure)
+    breaks, recompiles = diagnosis.breaks, diagnosis.recompiles
+    if diagnosis.compiled is None:
+        yield labelled(f"{diagnosis.mode} failed", diagnosis.failure)
     else:
         yield labelled("graph breaks", f"{len(breaks) or 'none'} ({counted(diagnosis.graphs, 'graph')})")
         for graph_break in breaks:
             yield line(graph_break.reason, level=1)
             yield labelled("fix", graph_break.action, level=2)
-        yield from _recompiles(diagnosis)
+        if recompiles:
+            total = sum(recompile.times for recompile in recompiles)
+            yield labelled("recompiles with the same arguments", str(total))
+        for recompile in recompiles:
+            end = "then no more" if recompile.settled else "and it goes on"
+            text = f"{recompile.function}: {counted(recompile.times, 'time')}, {end}: {recompile.guard}"
+            yield line(text, level=1)
+            if not recompile.settled:
+                yield labelled("fix", recompile.action, level=2)
         yield from _sizes(diagnosis)
-        yield labelled("results", _results(compiled.comparison))
-        if compiled.saved_seconds >= 0.1:
-            spent = f"it took {duration(compiled.compile_seconds)} now"
+        yield labelled("results", _results(diagnosis.comparison))
+        if diagnosis.saved_seconds >= 0.1:
+            spent = f"it took {duration(diagnosis.compile_seconds)} now"
             text = f"{spent}; the table has the time that it takes where nothing is stored"
             yield labelled("from caches", text)
     yield from (labelled("note", note) for note in diagnosis.notes)
-
-
-def _recompiles(diagnosis: Diagnosis) -> Iterator[doc.Line]:
-    if diagnosis.recompiles:
-        total = sum(recompile.times for recompile in diagnosis.recompiles)
-        yield labelled("recompiles with the same arguments", str(total))
-    for recompile in diagnosis.recompiles:
-        end = "then no more" if recompile.settled else "and it goes on"
-        text = f"{recompile.function}: {counted(recompile.times, 'time')}, {end}: {recompile.guard}"
-        yield line(text, level=1)
-        if not recompile.settled:
-            yield labelled("fix", recompile.action, level=2)
 
 
 def _sizes(diagnosis: Diagnosis) -> Iterator[doc.Line]:

@@ -17,12 +17,10 @@ from nbcache.ui.display.diagnosis import render_diagnosis
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython.compile_cell import nearest, unknown
 
-__all__ = ["Line", "diagnosed", "parse_line"]
-
 _USAGE = "%nbcache diagnose CALL [--mode M] [--runs N] [--json], such as %nbcache diagnose model(x)"
 _COLLECT = "__nbcache_arguments__"
-_AT_END = re.compile(r"\s+--(?:(mode|runs)(?:\s+|=)([^\s=]+)|(json))$")
-_RUNS, _MODE = 5, "default"
+_OPTION = r"--(?:(mode|runs)(?:\s+|=)([^\s=]+)|(json))"
+_BEFORE, _AFTER = re.compile(rf"{_OPTION}(?:\s+|$)"), re.compile(rf"\s+{_OPTION}$")
 _LOOKS_LIKE_OPTION = re.compile(r"(?:^|\s)(--[a-z][\w-]*)")
 
 
@@ -31,13 +29,13 @@ class Line:
     """The line after `%nbcache diagnose`."""
 
     expression: str
-    mode: str = _MODE
-    runs: int = _RUNS
+    mode: str = "default"
+    runs: int = 5
     as_json: bool = False
 
 
 def diagnosed(text: str, session: Session, names: dict[str, Any]) -> tuple[Rendered, bool]:
-    """Run a call eager and compiled; return what to do, and whether it is wanted as JSON."""
+    """Run a call eager and compiled; return what to do, and whether the line asks for JSON."""
     __tracebackhide__ = True
     line = parse_line(text)
     tree = _call_in(line.expression)
@@ -48,16 +46,15 @@ def diagnosed(text: str, session: Session, names: dict[str, Any]) -> tuple[Rende
 
 
 def parse_line(line: str) -> Line:
-    """Return the options, which stand after the expression, and the expression as it is written."""
+    """Return the options, which stand before or after the expression, and the expression as it is written."""
     text = line.strip().rstrip("; \t")
-    options: dict[str, str] = {}
-    while not isinstance(_tree(text), ast.Call) and (match := _AT_END.search(text)):
+    options = {"mode": "default", "runs": "5"}
+    while not isinstance(_tree(text), ast.Call) and (match := _BEFORE.match(text) or _AFTER.search(text)):
         options[match[1] or match[3]] = match[2]
-        text = text[: match.start()].strip()
-    runs = options.get("runs", str(_RUNS))
-    if not runs.isdecimal() or int(runs) < 1:
+        text = f"{text[: match.start()]}{text[match.end() :]}".strip()
+    if not (runs := options["runs"]).isdecimal() or int(runs) < 1:
         raise _wrong(f"`--runs` takes a number, from 1 on, and no `{runs}`")
-    return Line(text, options.get("mode", _MODE), int(runs), "json" in options)
+    return Line(text, options["mode"], int(runs), "json" in options)
 
 
 def _tree(expression: str) -> ast.expr | None:
@@ -71,25 +68,25 @@ def _tree(expression: str) -> ast.expr | None:
 def _call_in(expression: str) -> ast.Call:
     """Return the syntax tree of an expression that is one call."""
     tree, short = _tree(expression), one_line(expression, 60)
-    if isinstance(tree, ast.Await):
-        raise _wrong(f"`{short}` is awaited: call the function that the coroutine calls")
-    if not isinstance(tree, ast.Call):
-        if option := _LOOKS_LIKE_OPTION.search(expression):
-            names = ("--mode", "--runs", "--json")
-            if option[1] in names:
-                raise _wrong(f"`{option[1]}` needs a value, after CALL")
-            raise _wrong(f"unknown option `{option[1]}`{nearest(option[1], names)}")
-        if not expression:
-            raise _wrong("there is no expression")
-        if tree is None:
-            raise _wrong(f"`{short}` is no expression of Python")
-        raise _wrong(f"`{short}` is no call: write one, such as model(x)")
-    if any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(tree.func)):
+    option, names = _LOOKS_LIKE_OPTION.search(expression), ("--mode", "--runs", "--json")
+    if isinstance(tree, ast.Call):
+        if not any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(tree.func)):
+            return tree
         function = one_line(ast.unparse(tree.func), 60)
-        raise _wrong(
-            f"`{function}` computes what it calls: put all of it into a function, and call that here"
-        )
-    return tree
+        problem = f"`{function}` computes what it calls: put all of it into a function, and call that here"
+    elif isinstance(tree, ast.Await):
+        problem = f"`{short}` is awaited: call the function that the coroutine calls"
+    elif option and option[1] in names:
+        problem = f"`{option[1]}` needs a value"
+    elif option:
+        problem = f"unknown option `{option[1]}`{nearest(option[1], names)}"
+    elif not expression:
+        problem = "there is no expression"
+    elif tree is None:
+        problem = f"`{short}` is no expression of Python"
+    else:
+        problem = f"`{short}` is no call: write one, such as model(x)"
+    raise _wrong(problem)
 
 
 def _evaluate(tree: ast.Call, names: dict[str, Any]) -> Call:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from nbcache.bench import options as bench_options
+from nbcache.bench import command as bench
 from nbcache.core import log
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.settings import Settings
@@ -62,8 +62,8 @@ def _parser() -> argparse.ArgumentParser:
         name, help = form.partition(" ")[0], plain_text(text)
         made = verbs.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
         if name == "bench":
-            bench_options.add_arguments(made)
-            made.set_defaults(run=_bench)
+            bench.add_arguments(made)
+            made.set_defaults(run=bench.run)
             continue
         made.add_argument("--json", action="store_true", help="print JSON")
         add_arguments(made, form)
@@ -80,10 +80,3 @@ def _show(name: str, parsed: argparse.Namespace) -> int:
     shown = RUNS[name](**arguments, settings=settings)
     print(json.dumps(shown.data, indent=2) if parsed.json else shown.text)
     return 0 if shown.ok else _FAILED
-
-
-def _bench(given: argparse.Namespace) -> int:
-    options = bench_options.from_arguments(given)
-    from nbcache.bench.command import run
-
-    return run(options)
