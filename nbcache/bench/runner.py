@@ -181,7 +181,9 @@ def kernel(
 
     CellFailed where it does not start.
     """
-    manager = AsyncKernelManager(kernel_name=name or "nbcache-bench")
+    # An interrupt may come before jupyter_client removes the file: it goes with the folder.
+    file = str(home.root / "kernel.json")
+    manager = AsyncKernelManager(kernel_name=name or "nbcache-bench", connection_file=file)
     if name is None:
         manager.kernel_spec_manager = _OneCommand()
         manager.kernel_spec_manager.command = command
