@@ -9,9 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -23,12 +21,12 @@ from fsspec.registry import _registry
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from nbcache.core.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.errors import ConfigError, StoreReadOnly, StoreUnavailable
 from nbcache.stores.base import MAX_VALUE_BYTES, Store
 from nbcache.stores.filesystem import FilesystemStore, redacted
 from nbcache.stores.open import open_store
 from nbcache.stores.redis.store import RedisStore
-from support.front_door import files, special_files
+from support.front_door import files
 from support.testing import StoreContract, store_state_machine
 
 SOMEBODY_ELSE = 12345
@@ -105,10 +103,6 @@ def test_what_is_no_key_is_not_listed(tmp_path: Path) -> None:
         store.keys("../")
 
 
-def test_what_is_no_regular_file_or_is_reached_by_a_link_is_absent(tmp_path: Path) -> None:
-    special_files(tmp_path / "store/v1", FilesystemStore(tmp_path / "store"))
-
-
 def test_a_link_of_ones_own_to_the_shared_folder_is_followed(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "shared")
@@ -154,16 +148,6 @@ def test_what_is_read_at_once_is_no_longer_than_one_value_may_be(
     assert store.get_many("abc") == {"a": b"12345", "b": b"12345"}
 
 
-def test_a_key_that_is_a_folder_of_others_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
-    store = FilesystemStore(tmp_path / "store")
-    store.put("a/b", b"one")
-    for key in ("a", "a/b/c", "a/b/c/d"):
-        with pytest.raises(StoreError, match="folder of other keys"):
-            store.put(key, b"two")
-        assert store.get(key) is None
-    assert files(tmp_path / "store") == ["v1/a/b"]
-
-
 def test_a_process_killed_while_it_puts_leaves_the_old_value_or_the_new(tmp_path: Path) -> None:
     code = """
 import sys
@@ -201,75 +185,6 @@ def test_what_a_killed_process_leaves_is_swept_by_the_next_store(tmp_path: Path)
 
 
 # --- disks, rights and networks -------------------------------------------------------------------
-
-
-@pytest.fixture
-def folder_without_rights() -> Iterator[Path]:
-    """A store's folder that this process, if need be as another user, may read and not write."""
-    top = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
-    root = os.geteuid() == 0
-    try:
-        FilesystemStore(top / "store").put("artifact/a", b"one")
-        for folder in (
-            top,
-            top / "store",
-            top / "store/v1",
-            top / "store/v1/.tmp",
-            top / "store/v1/artifact",
-        ):
-            folder.chmod(0o555)
-        if root:
-            os.seteuid(SOMEBODY_ELSE)  # root may write to everything
-        yield top / "store"
-    finally:
-        if root:
-            os.seteuid(0)
-        for folder in [top, *top.rglob("*")]:
-            if folder.is_dir():
-                folder.chmod(0o700)
-        shutil.rmtree(top)
-
-
-def test_a_folder_that_one_may_only_read_is_read(folder_without_rights: Path) -> None:
-    store = FilesystemStore(folder_without_rights)
-    assert store.get("artifact/a") == b"one"
-    assert list(store.keys()) == ["artifact/a"]
-    for call in (lambda: store.put("artifact/a", b"two"), lambda: store.delete("artifact/a")):
-        with pytest.raises(StoreReadOnly) as caught:
-            call()
-        assert caught.value.where == str(folder_without_rights)
-        assert "reading only" in (caught.value.next_step or "")
-    store.delete("artifact/absent")
-    assert store.get("artifact/a") == b"one"
-
-
-def test_a_folder_that_one_may_not_read_is_unavailable_and_not_empty(folder_without_rights: Path) -> None:
-    if os.geteuid() == SOMEBODY_ELSE:
-        os.seteuid(0)
-    (folder_without_rights / "v1/artifact").chmod(0o000)
-    if os.geteuid() == 0:
-        os.seteuid(SOMEBODY_ELSE)
-    store = FilesystemStore(folder_without_rights)
-    for call in (lambda: store.get("artifact/a"), lambda: list(store.keys())):
-        with pytest.raises(StoreUnavailable, match="Permission denied"):
-            call()
-
-
-def test_a_full_disk_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    try:
-        store = FilesystemStore(disk / "store")
-        store.put("artifact/a", b"a" * 20_000)
-        with pytest.raises(StoreFull):
-            store.put("artifact/a", b"b" * 100_000)
-        assert store.get("artifact/a") == b"a" * 20_000
-        assert files(disk) == ["store/v1/artifact/a"]
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 class Published(MemoryFileSystem):

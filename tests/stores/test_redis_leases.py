@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import ssl
 import sys
 import threading
 import time
@@ -27,7 +26,6 @@ from support.redis_servers import (
     RedisCluster,
     RedisServer,
     free_port,
-    make_certificate,
     wait_until,
 )
 
@@ -262,23 +260,6 @@ def test_a_server_that_is_killed_forgets_leases(server: RedisServer) -> None:
         assert claimed(found).token != lost.token
 
 
-def test_a_server_that_hangs_is_waited_for_no_longer_than_the_timeout(server: RedisServer) -> None:
-    with leasing(server.url, timeout=0.05) as hasty, leasing(server.url) as found:
-        lease = claimed(found)
-        server.stop()
-        every_operation_raises(hasty, StoreUnavailable, r"within 0\.05 s")
-        server.resume()
-        assert found.holds(lease)
-
-
-def test_a_wrong_password(tmp_path: Path) -> None:
-    with (
-        RedisServer(tmp_path, password="right") as server,
-        leasing(f"redis://:secret@{HOST}:{server.port}") as found,
-    ):
-        every_operation_raises(found, StoreUnavailable, "does not take user and password")
-
-
 def test_a_replica_gives_no_lease_and_ends_none(server: RedisServer) -> None:
     with leasing(server.url) as found, server.client() as client:
         lease = claimed(found)
@@ -303,21 +284,6 @@ def test_a_full_server_gives_no_lease_and_extends_and_ends_those_that_it_gave(se
         assert not found.holds(lease)
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$1\r\nx\r\n", b"*1\r\n:1\r\n", b":7\r\n"],
-    ids=repr,
-)
-def test_garbage_is_an_error_and_no_lease(redis_server: RedisServer, garbage: bytes) -> None:
-    with Proxy(redis_server.port) as proxy, leasing(proxy.url) as found:
-        assert not found.holds(Lease(NAME, b"x" * 16))  # connects
-        proxy.answer = garbage
-        with pytest.raises(StoreUnavailable, match="does not speak Redis's protocol"):
-            found.claim(NAME, b"", 60)
-        proxy.answer = None
-        claimed(found)
-
-
 def test_a_key_that_holds_something_else_is_an_error(
     redis_server: RedisServer, redis_leases: RedisLeases
 ) -> None:
@@ -338,20 +304,6 @@ def everything_works(url: str) -> None:
         assert other.claim(NAME, b"bob", 60).holder == b"ada"
         assert found.extend(lease, 60) and found.holds(lease) and found.release(lease)
         assert claimed(other, holder=b"bob").token != lease.token
-
-
-def test_over_tls(redis_server: RedisServer, tmp_path: Path) -> None:
-    certificate = make_certificate(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    with Proxy(redis_server.port, tls=context) as proxy:
-        everything_works(f"{proxy.url}?ssl_ca_certs={certificate}")
-
-
-def test_by_a_sentinel(redis_server: RedisServer, tmp_path: Path) -> None:
-    watched = f"sentinel monitor mymaster {HOST} {redis_server.port} 1\n"
-    with RedisServer(tmp_path, sentinel=watched) as sentinel:
-        everything_works(f"redis+sentinel://{HOST}:{sentinel.port}")
 
 
 def test_on_a_cluster(redis_cluster: RedisCluster) -> None:

@@ -7,13 +7,12 @@ import json
 import multiprocessing
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import chdir, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Empty
@@ -31,7 +30,7 @@ from support import forked_interpreters
 from support.environ import passed
 
 if TYPE_CHECKING:
-    from nbcache.stores.base import Store
+    pass
 
 
 Environ = Mapping[str, str]
@@ -210,29 +209,6 @@ def in_child(action: Callable[[], bool], seconds: float = 60.0) -> bool:
 def files(path: Path) -> list[str]:
     """Return the files below a folder, as paths relative to it, sorted."""
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
-
-
-def special_files(root: Path, store: Store) -> None:
-    """Check that a store with files below `root` takes nothing for a value that is no regular file of its."""
-    store.put("artifact/a", b"one")
-    (root.parent / "elsewhere").mkdir()
-    (root.parent / "elsewhere/a").write_bytes(b"theirs")
-    os.mkfifo(root / "artifact/pipe")
-    (root / "artifact/zeros").symlink_to("/dev/zero")
-    (root / "artifact/link").symlink_to(root / "artifact/a")
-    (root / "artifact/nowhere").symlink_to(root / "absent")
-    (root / "linked").symlink_to(root.parent / "elsewhere")
-    (root / "artifact/folder").mkdir()
-    with closing(socket.socket(socket.AF_UNIX)) as listener, chdir(root / "artifact"):
-        listener.bind("socket")  # a short path: it must be one
-    strange = ["artifact/pipe", "artifact/zeros", "artifact/link", "artifact/nowhere", "linked/a"]
-    strange += ["artifact/folder", "artifact/socket"]
-    began = time.monotonic()
-    assert store.get_many(["artifact/a", *strange]) == {"artifact/a": b"one"}
-    assert store.present(["artifact/a", *strange]) == {"artifact/a"}
-    assert list(store.keys()) == ["artifact/a"]
-    assert [store.get(key) for key in strange] == [None] * len(strange)
-    assert time.monotonic() - began < 60
 
 
 @contextmanager
