@@ -29,7 +29,7 @@ from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis.store import RedisStore
 from support.front_door import in_child
 from support.live_kernels import ELSEWHERE, HERE, IMPATIENT, SECONDS
-from support.redis_servers import RedisServer, wait_until
+from support.redis_servers import wait_until
 from support.testing import FailingStore
 
 Level = Callable[..., SharedLevel]
@@ -503,18 +503,3 @@ def test_threads_may_use_a_level_at_once(store: Store, level: Level) -> None:
     for name in "abcd":
         for number in range(10):
             assert found(one, f"{name}{number}") == [b"%s%d" % (name.encode(), number)]
-
-
-def test_a_level_on_a_server_that_was_emptied_finds_nothing_and_goes_on(
-    redis_server: RedisServer, level: Level, said: list[str]
-) -> None:
-    one = level(RedisStore(redis_server.url))
-    publish(one, b"a graph")
-    assert one.flush(SECONDS)
-    with redis_server.client() as client:
-        client.flushall()
-    assert found(one) == []
-    publish(one, b"another graph")
-    assert one.flush(SECONDS)
-    assert found(one) == [b"another graph"]
-    assert said == []

@@ -88,14 +88,6 @@ def test_what_was_just_compiled_is_published_without_being_read_again(
     assert read == []
 
 
-def test_a_folder_shares_as_well(tmp_path: Path, kernel: Make) -> None:
-    kernel(str(tmp_path / "team")).publish("one")
-    other = kernel(str(tmp_path / "team"))
-
-    assert other.run("one", "two") == [HIT, MISS]
-    assert other.levels[0] is Level.L3
-
-
 def test_a_notebook_is_read_ahead_and_what_is_here_is_published_on_connecting(
     redis_server: RedisServer, kernel: Make
 ) -> None:
@@ -158,14 +150,6 @@ def test_of_many_strangers_a_few_are_named(redis_server: RedisServer, kernel: Ma
     assert ada.run("one") == [MISS]
     named = [notice for notice in ada.session.notices if "nbcache trust add" in notice]
     assert (len(named), len(ada.session.notices)) == (3, 4)
-
-
-def test_nothing_crosses_environments(redis_server: RedisServer, kernel: Make) -> None:
-    kernel(redis_server.url).publish("one")
-    elsewhere = kernel(redis_server.url, environment=ELSEWHERE)
-
-    assert elsewhere.run("one") == [MISS]
-    assert elsewhere.session.notices == []
 
 
 def test_beside_a_gpu_no_graph_crosses_cpus(redis_server: RedisServer, kernel: Make) -> None:
@@ -243,13 +227,6 @@ def test_what_is_there_already_is_not_written_again(redis_server: RedisServer, k
     assert stored(redis_server, "one") == [before]
 
 
-def test_of_a_profile_only_the_newest_is_kept(redis_server: RedisServer, kernel: Make) -> None:
-    record(kernel(redis_server.url), "pgo", "one", b"old")
-    record(kernel(redis_server.url), "pgo", "one", b"new")
-    reader = kernel(redis_server.url, prefetch=False)
-    assert [each.content for each in reader.session.find("pgo", "one")] == [b"new"]
-
-
 def test_where_the_variants_that_are_there_do_not_fit_one_kernel_compiles_for_all(
     redis_server: RedisServer, kernel: Make
 ) -> None:
@@ -289,19 +266,6 @@ def test_a_stranger_gets_misses_one_notice_and_hits_once_the_signer_is_trusted(
     friend = kernel(redis_server.url, "bob", notebook="another.ipynb")
     assert friend.run("one", "two") == [HIT, HIT]
     assert friend.session.notices == []
-
-
-def test_what_a_stranger_has_published_is_kept_beside_ones_own(
-    redis_server: RedisServer, kernel: Make
-) -> None:
-    kernel(redis_server.url, "ada").publish("one")
-    bob = kernel(redis_server.url, "bob")
-    bob.bridge.size = 2000
-    bob.publish("one")
-    assert len(stored(redis_server, "one")) == 2
-
-    assert kernel(redis_server.url, "ada", prefetch=False).run("one") == [HIT]
-    assert kernel(redis_server.url, "bob", prefetch=False).run("one") == [HIT]
 
 
 @pytest.mark.parametrize("other", ["stranger's", "the stranger's, another key", "forged", "garbage"])
