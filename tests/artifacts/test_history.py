@@ -102,14 +102,8 @@ def test_what_is_kept_of_a_graph_can_be_written(history: HistoryStore) -> None:
     assert len(run.function) == len(run.reason) == 200
 
 
-def test_a_run_of_a_cell_that_raised_is_marked(history: HistoryStore) -> None:
-    runs = replace(MISS, unfinished=True), HIT
-    assert history.write(NOTEBOOK, runs)
-    assert history.read(NOTEBOOK) == runs
-
-
 def test_what_kernels_write_is_read_together_oldest_first(history: HistoryStore, tmp_path: Path) -> None:
-    other = replace(MISS, kernel="another", function="other")
+    other = replace(MISS, kernel="another", function="other", unfinished=True)
     assert history.write(NOTEBOOK, [HIT])
     assert HistoryStore(tmp_path).write(NOTEBOOK, [MISS])
     assert history.write(NOTEBOOK, [MISS])  # once more, as where its answer was lost
@@ -229,17 +223,14 @@ def usual(runs: list[Run], *, cell: str = MISS.cell, function: str = MISS.functi
     return expected(runs, cell, function, Direction.FORWARD, **more)
 
 
-def test_nothing_is_expected_of_what_never_ran() -> None:
+def test_what_is_expected_of_a_function_is_what_its_runs_took_cold_and_restored() -> None:
     assert usual([]) == expected([MISS, HIT], MISS.cell, MISS.function, Direction.BACKWARD)
     assert (usual([]).cold, usual([]).restored, usual([]).runs_cold) == (None, None, 0)
     assert usual([MISS], function="other").cold is None
-    assert (usual([MISS]).cold, usual([MISS]).restored) == (MISS.seconds, None)
-
-
-def test_cold_and_restored_are_told_apart() -> None:
     found = usual([MISS, HIT])
     assert (found.cold, found.restored) == (MISS.seconds, HIT.seconds)
     assert (found.runs_cold, found.runs_restored) == (1, 1)
+    assert (usual([MISS]).cold, usual([MISS]).restored) == (MISS.seconds, None)
 
 
 def test_it_is_the_median_of_the_last_five_and_its_phases_add_up() -> None:
