@@ -47,7 +47,6 @@ pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]
 
 CELLS = [LOAD, SET_UP, DEFINE, CALL]
 MIME = "application/vnd.nbcache.snapshot"
-MANIFEST_MIME = "application/vnd.nbcache.manifest+json"
 NOBODY = 65534
 FOUND = """\
 import json, os
@@ -443,13 +442,6 @@ def test_a_bundle_whose_kernels_cannot_be_built_here_costs_hits_and_nothing_else
     assert ours == pytest.approx(theirs, abs=1e-5)
 
 
-def test_what_is_no_bundle_is_refused(bob: Machine) -> None:
-    path = bob.folder / "bundle"
-    path.write_bytes(b"no bundle")
-    done = bob.command("import-mega", str(path), "--yes")
-    assert done.returncode == 1 and "this is no bundle of torch's" in done.stderr and str(path) in done.stderr
-
-
 def test_plain_torch_loads_an_exported_bundle_and_hits(
     ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
 ) -> None:
@@ -521,18 +513,6 @@ def test_another_snapshot_writes_only_what_is_new(
     # Facts about the compiler here, which bob has found out as well, are his.
     graphs_of = {each["digest"]: each["maker"] for each in own if each["type"] != "probe"}
     assert {graphs_of[digest] for digest in made.keys() & graphs_of.keys()} == {signer}
-
-
-def test_a_snapshot_that_was_renamed_is_found_by_its_digest(
-    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
-) -> None:
-    notebook = nbformat.read(ada[0].notebook, as_version=4)
-    del notebook.cells[5:]  # the output that carries it all
-    assert MANIFEST_MIME in str(notebook)
-    bob.save(notebook)
-    shutil.copy(ada[0].snapshot, bob.notebook.with_name("another name.nbcache"))
-    bob.said("trust", "add", signer)
-    assert outcomes(bob.run(*CELLS, REPORTS)) == ["hit"] * 4
 
 
 def test_autosnapshot_writes_as_soon_as_compiling_ends(

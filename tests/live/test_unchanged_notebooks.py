@@ -1,4 +1,4 @@
-"""Ten notebooks, run four times as they are, beside the same cells on plain torch with its own warm folder.
+"""Notebooks, each run four times as it is, beside the same cells on plain torch with its own warm folder.
 
 Each prints a table: `python -m pytest -n 0 -s -m proof tests/live/test_unchanged_notebooks.py`.
 """
@@ -26,53 +26,6 @@ from torch._dynamo.utils import counters
 print(json.dumps([counters["inductor"], counters["aot_autograd"]]))
 """
 NOTEBOOKS = {
-    "inference": """
-import torch
-from torch import nn
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).eval()
-fast = torch.compile(model)
-# %%
-with torch.no_grad():
-    print(fast(torch.ones(8, 16)).sum().item())
-# %%
-with torch.no_grad():
-    print(fast(torch.zeros(8, 16)).sum().item())
-""",
-    "training and evaluation": """
-import torch
-from torch import nn
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 1))
-fast = torch.compile(model)
-opt = torch.optim.SGD(model.parameters(), lr=0.1)
-# %%
-for step in range(3):
-    opt.zero_grad()
-    loss = fast(torch.randn(128, 20)).square().mean()
-    loss.backward()
-    opt.step()
-print(loss.item())
-# %%
-with torch.no_grad():
-    print(fast(torch.randn(500, 20)).mean().item())
-""",
-    "channels last": """
-import torch
-from torch import nn
-torch.manual_seed(0)
-model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
-fast = torch.compile(model.to(memory_format=torch.channels_last))
-def images(count):
-    return torch.randn(count, 3, 12, 12).to(memory_format=torch.channels_last)
-# %%
-for step in range(2):
-    fast(images(4)).square().mean().backward()
-# %%
-model.eval()
-with torch.no_grad():
-    print(fast(images(1)).shape, fast(images(6)).shape, fast(torch.randn(1, 3, 12, 12)).shape)
-""",
     "GPT": """
 import torch
 from torch import nn
@@ -155,23 +108,6 @@ def f(x):
 print(f(torch.ones(5)).sum().item(), f(torch.ones(5) * 2).sum().item())
 # %%
 print(f(torch.ones(7)).sum().item())
-""",
-    "two instances": """
-import torch
-from torch import nn
-torch.manual_seed(0)
-class Net(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.a, self.b = nn.Linear(6, width), nn.Linear(width, 2)
-    def forward(self, x):
-        return self.b(self.a(x).relu())
-small, large = torch.compile(Net(8)), torch.compile(Net(24))
-# %%
-print(small(torch.ones(4, 6)).sum().item(), large(torch.ones(4, 6)).sum().item())
-# %%
-with torch.no_grad():
-    print(small(torch.ones(3, 6)).sum().item(), large(torch.ones(9, 6)).sum().item())
 """,
     "dynamic": """
 import torch
