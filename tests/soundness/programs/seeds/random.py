@@ -2,4 +2,3 @@
 import random
 random.seed(0)
 def f(x): return x + random.random()
-results = infer(f, X)
