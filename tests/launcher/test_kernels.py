@@ -154,8 +154,6 @@ def test_a_file_that_the_launcher_was_given_besides_the_standard_streams_is_the_
         assert nursery_of(kernel) == 0
         kernel.run(f"import os; os.write({write}, b'here')")
         assert os.read(read, 4) == b"here"
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
     finally:
         os.close(read)
         os.close(write)
@@ -168,22 +166,15 @@ def test_its_exit_status_is_that_of_the_kernel(start: Start) -> None:
 
 
 @pytest.mark.proof
-def test_kernels_live_on_without_their_nursery_and_the_next_one_is_ordinary(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.nbcache("start")
-    kernel = place.start()
+def test_kernels_live_on_without_their_nursery_and_the_next_one_is_ordinary(own_place: Place) -> None:
+    own_place.nbcache("start")
+    kernel = own_place.start()
     os.kill(nursery_of(kernel), signal.SIGKILL)
     time.sleep(1.5)  # ipykernel looks after its parent each second
     assert kernel.ask("__import__('torch').ones(2).sum().item()") == 2.0
-    following = place.start()
-    assert nursery_of(following) == 0
-    place.nbcache("start")  # or the one that the ordinary kernel has started
-    last = place.start()
-    assert nursery_of(last)
-    for each in (kernel, following, last):
-        each.client.stop_channels()
-        each.manager.shutdown_kernel(now=True)
-    place.nbcache("stop")
+    assert nursery_of(own_place.start()) == 0
+    own_place.nbcache("start")  # or the one that the ordinary kernel has started
+    assert nursery_of(own_place.start())
 
 
 @pytest.mark.parametrize(
@@ -268,54 +259,21 @@ def test_signals_are_ignored_and_blocked_as_the_launcher_has_them(place: Place) 
         *(pytest.param(each, marks=pytest.mark.proof) for each in ("own_too.py", "sympy.py")),
     ],
 )
-def test_what_has_changed_on_disk_ends_the_nursery(tmp_path: Path, file: str) -> None:
-    place, library = Place(tmp_path), tmp_path / "library"
+def test_what_has_changed_on_disk_ends_the_nursery(own_place: Place, file: str) -> None:
+    place, library = own_place, own_place.folder / "library"
     library.mkdir()
     (library / "sitecustomize.py").write_text("")  # every Python imports it
     (library / "own.py").write_text("")
     place.environ["PYTHONPATH"] = f"{library}:{place.environ['PYTHONPATH']}"
     place.nbcache("start")
-    kernels = []
-
-    def is_forked() -> bool:
-        kernels.append(place.start())
-        return bool(nursery_of(kernels[-1]))
 
     (library / "own.py").write_text("edited = True")  # which is not imported ahead
     (library / "saved.ipynb").write_text("")
-    assert is_forked()
-    assert kernels[-1].ask("__import__('own').edited")
-    (library / file).write_text("edited = True")
-    assert not is_forked()
-
-    place.nbcache("stop")
-    for kernel in kernels:
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
-
-
-def test_a_package_that_a_cell_installs_is_imported_anew_and_torch_asks_for_a_restart(tmp_path: Path) -> None:
-    place, library = Place(tmp_path), tmp_path / "library"
-    library.mkdir()
-    package = library / "networkx.py"  # which is imported ahead
-    package.write_text("edited = False")
-    place.environ["PYTHONPATH"] = f"{library}:{place.environ['PYTHONPATH']}"
-    place.nbcache("start")
     kernel = place.start()
-    try:
-        assert nursery_of(kernel)
-        kernel.run(f"open({str(package)!r}, 'w').write('edited = True  # and longer')")
-        assert kernel.ask("__import__('networkx').edited")
-        kernel.run("try: import torch\nexcept ImportError as error: said = str(error)")
-        assert "restart the kernel to use what is installed now" in kernel.ask("said")
-        kernel.manager.restart_kernel(now=True)
-        kernel.client.wait_for_ready(timeout=60)
-        assert nursery_of(kernel) == 0
-        assert kernel.ask("__import__('torch').ones(2).sum().item()") == 2.0
-    finally:
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
-        place.nbcache("stop")
+    assert nursery_of(kernel)
+    assert kernel.ask("__import__('own').edited")
+    (library / file).write_text("edited = True")
+    assert not nursery_of(place.start())
 
 
 def test_a_folder_that_others_can_use_is_not_used(tmp_path: Path) -> None:
@@ -327,8 +285,7 @@ def test_a_folder_that_others_can_use_is_not_used(tmp_path: Path) -> None:
     kernel = place.start()
     assert nursery_of(kernel) == 0
     assert [*folder.iterdir()] == []
-    kernel.client.stop_channels()
-    kernel.manager.shutdown_kernel(now=True)
+    place.end(kernel)
 
 
 def test_variables_that_come_too_late_for_torch_are_told(start: Start) -> None:
@@ -400,9 +357,7 @@ def test_starts_and_kills_leave_no_process_and_no_open_file(place: Place, start:
         assert nursery_of(kernel) == process.pid
         if number % 2:
             launcher_of(kernel).kill()
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
-        kernel.manager.cleanup_resources()
+        place.end(kernel)
     deadline = time.monotonic() + 20
     while len(process.children(recursive=True)) > 2 and time.monotonic() < deadline:
         time.sleep(0.05)
