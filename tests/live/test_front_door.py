@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import shutil
 import stat
-import sys
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +25,6 @@ from support.front_door import (
     Environ,
     RunCells,
     RunPython,
-    client_for,
     errors,
     graphs,
     outcomes,
@@ -111,31 +107,6 @@ def test_a_restarted_kernel_with_all_folders_wiped_hits_every_graph_and_runs_no_
     assert printed(notebook, 4) == "4\n"  # torch's own bundle is as whole as without nbcache
 
 
-def test_another_virtual_environment_compiles_nothing_either(
-    warm: dict[str, str],
-    run_cells: RunCells,
-    tmp_path: Path,
-    count_compilers: Callable[[dict[str, str]], Path],
-) -> None:
-    environment = tmp_path / "elsewhere"
-    packages = environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-    packages.mkdir(parents=True)
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        (packages / entry.name).symlink_to(entry)
-    (environment / "bin").mkdir()
-    python = environment / "bin" / "python"
-    python.symlink_to(Path(sys.executable).resolve())
-    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", environment)
-    notes = count_compilers(warm)
-
-    where = "print(torch.__file__)"
-    notebook = run_cells([LOAD, SET_UP, DEFINE, CALL, where, REPORTS], {**warm, "TEST_PYTHON": str(python)})
-
-    assert printed(notebook, 4).startswith(str(environment))
-    assert outcomes(notebook) == ["hit"] * 4
-    assert notes.read_text() == ""
-
-
 def test_an_edited_function_misses_and_answers_anew(
     with_headers: dict[str, str], run_cells: RunCells
 ) -> None:
@@ -197,45 +168,6 @@ def test_a_cell_that_fails_shows_its_error_once_and_what_it_compiled_is_kept(
     assert "line 5" in "\n".join(error.traceback)
     assert outcomes(first) == ["miss"]
     assert outcomes(second) == ["hit"]
-
-
-def test_top_level_await_and_the_last_expression_work_as_in_any_cell(
-    with_headers: dict[str, str], run_cells: RunCells
-) -> None:
-    cell = """\
-%%compile_cached double
-import asyncio
-await asyncio.sleep(0)
-def double(x):
-    return x * 2
-double(x).sum()"""
-
-    notebook = run_cells([LOAD, SET_UP, cell, REPORTS], with_headers)
-
-    (result,) = [each for each in notebook.cells[2].outputs if each.output_type == "execute_result"]
-    assert result.data["text/plain"].startswith("tensor(")
-    assert outcomes(notebook) == ["miss"]
-
-
-def test_two_kernels_at_once_share_one_store(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], tmp_path: Path
-) -> None:
-    def cells(number: int) -> list[str]:
-        own = f"@torch.compile\ndef own(x):\n    return x.sin() + {number}\nprint(own(x).sum().item())"
-        return [LOAD, SET_UP, DEFINE, CALL, own, REPORTS]
-
-    async def at_once() -> list[nbformat.NotebookNode]:
-        clients = [client_for(cells(number), with_headers, tmp_path) for number in (1, 2)]
-        runs = [client.async_execute(cleanup_kc=True, env=dict(with_headers)) for client in clients]
-        return await asyncio.gather(*runs)
-
-    both = asyncio.run(at_once())
-    wipe(with_headers)
-    third = [run_cells(cells(number), with_headers) for number in (1, 2)]
-
-    assert [outcomes(notebook) for notebook in both] == [["hit"] * 4 + ["miss"]] * 2
-    assert [outcomes(notebook) for notebook in third] == [["hit"] * 5] * 2
-    assert [printed(notebook, 4) for notebook in third] == [printed(notebook, 4) for notebook in both]
 
 
 def test_a_function_whose_shapes_changed_hits_both_its_versions_in_the_next_kernel(
