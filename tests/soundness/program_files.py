@@ -1,8 +1,8 @@
 r"""Read the programs below `programs/`, and merge each with its edits into one text.
 
 A program sets `results`, a function that takes a way to compile and returns tensors, or else defines `f`, a
-function of X. A line `# %%` begins another cell. `set_up.py` runs before each program. A program's header is
-the comment lines at its top:
+function of X, or of X and W. A line `# %%` begins another cell. `set_up.py` runs before each program. A
+program's header is the comment lines at its top:
 
     # edit: OLD => NEW      the answer may be another; `\n` in either text is a new line
     #  and: OLD => NEW      more of the same edit
@@ -84,7 +84,7 @@ def read(path: Path) -> Program:
         cases = len(json.loads(words["data"])) - 1
     source = SET_UP + prelude + "".join(lines[start:])
     if not re.search(r"^(def )?results\b", source, re.MULTILINE):
-        source += "results = infer(f, X)\n"
+        source += "results = infer(f, X, W)\n" if "\ndef f(x, w):" in source else "results = infer(f, X)\n"
     return Program(
         name=str(path.relative_to(FOLDER).with_suffix("")),
         source=source,
