@@ -1,10 +1,10 @@
 """Artifacts and manifests above a store: what is kept, merged, removed, and never lost."""
 
 import hashlib
-import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from support.testing import OPERATIONS, FailingStore, flip_last_byte, truncate
+from support.testing import OPERATIONS, FailingStore, at_once, flip_last_byte, truncate
 
 ENVIRONMENT = Environment(components({"torch": "2.13.0", "cpu": "avx2"}))
 OTHER_ENVIRONMENT = Environment(components({"torch": "2.13.0", "cpu": "avx512"}))
@@ -380,33 +380,7 @@ def test_a_fault_that_cannot_be_set_aside_is_a_miss_all_the_same(
     assert [type(error) for error in faults] == [CorruptEntry] * 2
 
 
-@pytest.mark.parametrize(
-    ("operation", "call"),
-    [
-        ("put", lambda artifacts: artifacts.put(HERE, artifact(b"content"))),
-        ("get", lambda artifacts: artifacts.put(HERE, artifact(b"content"))),
-        ("keys", lambda artifacts: artifacts.find(HERE, "inductor", "fkey")),
-        ("get_many", lambda artifacts: artifacts.find(HERE, "inductor", "fkey")),
-        ("get", lambda artifacts: artifacts.get(ref("a"))),
-        ("keys", lambda artifacts: artifacts.load_manifest(ENVIRONMENT, NOTEBOOK)),
-        ("get_many", lambda artifacts: artifacts.load_manifest(ENVIRONMENT, NOTEBOOK)),
-        ("put", lambda artifacts: artifacts.save_manifest(manifest(ref("a")))),
-        ("keys", lambda artifacts: artifacts.clear()),
-    ],
-)
-def test_a_failing_store_raises(operation: str, call: Callable[[ArtifactStore], object]) -> None:
-    error = StoreUnavailable("no connection")
-    with pytest.raises(StoreUnavailable):
-        call(ArtifactStore(FailingStore(MemoryStore(), error, [operation])))
-
-
 # --- manifests ------------------------------------------------------------------------------------
-
-
-def test_a_saved_manifest_is_loaded(artifacts: ArtifactStore) -> None:
-    saved = manifest(ref("a"), ref("b"))
-    assert artifacts.save_manifest(saved) == saved
-    assert artifacts.load_manifest(ENVIRONMENT, NOTEBOOK) == saved
 
 
 def test_a_manifest_is_of_one_notebook_in_one_environment(artifacts: ArtifactStore) -> None:
@@ -561,11 +535,7 @@ def run_in_turns(
         finally:
             turns.end(thread)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(actions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(partial(run, number) for number in range(len(actions)))
 
 
 def orders(*operations: int) -> Iterator[tuple[int, ...]]:
@@ -620,35 +590,6 @@ def test_two_kernels_that_save_at_once_lose_nothing_in_any_order_of_what_they_do
         newest = {each.identity: each.used for each in loaded.artifacts}
         for each in one.artifacts + two.artifacts:
             assert newest[each.identity] >= each.used, order
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.integers(0, 2), max_size=30),
-    st.lists(
-        st.lists(st.builds(ref, st.sampled_from("abcd"), st.sampled_from([1.0, 2.0])), max_size=4),
-        min_size=3,
-        max_size=3,
-    ),
-)
-def test_three_kernels_that_save_twice_each_lose_nothing(
-    order: list[int], named: list[list[ArtifactRef]]
-) -> None:
-    store = MemoryStore()
-
-    def saving(refs: list[ArtifactRef]) -> Callable[[ArtifactStore], object]:
-        def save(artifacts: ArtifactStore) -> None:
-            artifacts.save_manifest(manifest(*refs[:2]))
-            artifacts.save_manifest(manifest(*refs))
-
-        return save
-
-    run_in_turns(store, order, [saving(refs) for refs in named])
-    loaded = ArtifactStore(store).load_manifest(ENVIRONMENT, NOTEBOOK)
-    assert loaded is not None
-    assert {each.identity for each in loaded.artifacts} == {each.identity for refs in named for each in refs}
-    for each in itertools.chain.from_iterable(named):
-        assert any(kept.identity == each.identity and kept.used >= each.used for kept in loaded.artifacts)
 
 
 def test_a_manifest_is_loaded_whole_while_another_kernel_replaces_it() -> None:

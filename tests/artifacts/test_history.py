@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sqlite3
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -114,27 +112,6 @@ def test_what_kernels_write_is_read_together_oldest_first(history: HistoryStore,
     assert history.everything() == (MISS, other, HIT)
     history.clear(NOTEBOOK)
     assert history.everything() == (other,)
-
-
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_kernels_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    assert HistoryStore(tmp_path).write(NOTEBOOK, [])
-    context = multiprocessing.get_context("fork")
-    start = context.Barrier(4)
-
-    def work(kernel: int) -> None:
-        start.wait()
-        for number in range(10):
-            if not HistoryStore(tmp_path).write(NOTEBOOK, [replace(MISS, kernel=str(kernel), number=number)]):
-                sys.exit(1)
-
-    processes = [context.Process(target=work, args=(kernel,)) for kernel in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert len(HistoryStore(tmp_path).read(NOTEBOOK)) == 40
 
 
 def test_the_newest_runs_are_kept(history: HistoryStore, monkeypatch: pytest.MonkeyPatch) -> None:

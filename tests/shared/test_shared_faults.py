@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ from nbcache.core.model import Level
 from nbcache.core.reports import CellReport
 from nbcache.shared.layout import slot_of
 from nbcache.stores.redis.store import RedisStore
-from support.front_door import in_child
 from support.live_kernels import HERE, HIT, IMPATIENT, MISS, SECONDS, TIMEOUT, Kernel, kernels
-from support.redis_servers import HOST, Proxy, RedisServer, free_port, wait_until
+from support.redis_servers import HOST, Proxy, RedisServer, free_port, wait_until, within
 
 Make = Callable[..., Kernel]
 
@@ -24,8 +22,6 @@ pytestmark = pytest.mark.faults
 CONNECT = 0.25
 BOUND = CONNECT + TIMEOUT
 """Seconds that a cell may wait because of Redis, once."""
-SLACK = 10.0
-"""Seconds that a busy machine may add."""
 MANY = [f"k{number}" for number in range(30)]
 
 
@@ -34,19 +30,6 @@ def kernel(tmp_path: Path) -> Iterator[Make]:
     usual = {"prefetch": False, "timings": IMPATIENT}
     with kernels(tmp_path) as make:
         yield lambda url, *args, **options: make(url, *args, **{**usual, **options})
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path / "redis") as server:
-        yield server
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    assert time.monotonic() - start < seconds + SLACK
 
 
 def marked(report: CellReport) -> bool:
@@ -213,25 +196,6 @@ def test_a_snapshot_and_clear_do_not_wait_for_redis(kernel: Make, server: RedisS
         assert not one.session.flush(0.2)
         one.session.clear()
     server.kill()
-
-
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_forked_child_compiles_while_its_parent_is_connected(kernel: Make, server: RedisServer) -> None:
-    one = kernel(server.url)
-    one.publish("one")
-    other = kernel(server.url, notebook="another.ipynb")
-    shared_client = other.session.shared_client
-    assert shared_client is not None
-
-    def child() -> bool:
-        outcomes = other.run("one", "two")
-        other.session.close(SECONDS)
-        return outcomes == [MISS, MISS]
-
-    with other.shared._lock, within(SLACK):
-        assert in_child(child)
-    assert other.run("one") == [HIT]
-    assert other.session.notices == []
 
 
 def test_disconnecting_shares_what_is_still_to_be_shared(kernel: Make, server: RedisServer) -> None:

@@ -256,13 +256,13 @@ def test_a_stranger_gets_misses_one_notice_and_hits_once_the_signer_is_trusted(
     ada.publish("one", "two")
     stranger = kernel(redis_server.url, "bob", notebook="another.ipynb")
 
-    assert stranger.run("one", "two") == [MISS, MISS]
+    assert stranger.run("one") == [MISS]
     fingerprint = ada.keyring.own()
     (notice,) = stranger.session.notices
     assert f"%nbcache trust add {spelled(fingerprint)}, in a terminal without %" in notice
 
     stranger.keyring.add(fingerprint or "")
-    stranger.bridge.clear()
+    assert stranger.run("two") == [HIT]  # keys are read at each lookup
     friend = kernel(redis_server.url, "bob", notebook="another.ipynb")
     assert friend.run("one", "two") == [HIT, HIT]
     assert friend.session.notices == []
@@ -355,32 +355,20 @@ def test_the_policy_counts_for_what_is_shared(
     assert len(stranger.session.notices) == (policy is Policy.ASK)
 
 
-def changed(variant: Variant, **parts: bytes) -> Variant:
-    return replace(variant, **parts)
-
-
 def forged_statement(variant: Variant) -> Variant:
     statement = Statement.decode(variant.statement)
-    return changed(variant, statement=replace(statement, user="mallory").encode())
+    return replace(variant, statement=replace(statement, user="mallory").encode())
 
 
 def forged_payload(variant: Variant) -> Variant:
-    return changed(variant, packed=variant.packed[:-1] + bytes([variant.packed[-1] ^ 1]))
-
-
-def shorter(variant: Variant) -> Variant:
-    return changed(variant, packed=variant.packed[:-1])
+    return replace(variant, packed=variant.packed[:-1] + bytes([variant.packed[-1] ^ 1]))
 
 
 def unsigned(variant: Variant) -> Variant:
-    return changed(variant, signature=b"")
+    return replace(variant, signature=b"")
 
 
-def not_a_statement(variant: Variant) -> Variant:
-    return changed(variant, statement=b"[]")
-
-
-@pytest.mark.parametrize("forge", [forged_statement, forged_payload, shorter, unsigned, not_a_statement])
+@pytest.mark.parametrize("forge", [forged_statement, forged_payload, unsigned])
 @pytest.mark.parametrize("policy", [Policy.STRICT, Policy.OFF])
 def test_what_was_changed_after_it_was_signed_is_a_miss_said_once_and_replaced(
     redis_server: RedisServer, kernel: Make, forge: Callable[[Variant], Variant], policy: Policy
@@ -517,12 +505,3 @@ def test_a_password_is_shown_nowhere(tmp_path: Path, kernel: Make) -> None:
     ]
     assert any("is not asked" in each for each in said)
     assert not [each for each in said if "hunter" in each]
-
-
-def test_another_keyring_is_asked_at_each_lookup(redis_server: RedisServer, kernel: Make) -> None:
-    ada = kernel(redis_server.url, "ada")
-    ada.publish("one", "two")
-    bob = kernel(redis_server.url, "bob", notebook="another.ipynb")
-    assert bob.run("one") == [MISS]
-    Keyring(bob.session.settings.trust_dir).add(ada.keyring.own() or "")
-    assert bob.run("two") == [HIT]

@@ -320,12 +320,6 @@ def test_who_was_stopped_for_too_long_does_not_write_over_who_took_over(
     assert len(variant.packed) > 2000
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path / "redis") as server:
-        yield server
-
-
 @pytest.mark.parametrize("fault", ["kill", "stop"])
 def test_where_redis_fails_while_a_kernel_waits_it_compiles(
     server: RedisServer, kernel: Make, fault: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,33 +13,14 @@ import pytest
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.stores.redis import store as redis_store
 from nbcache.stores.redis.store import RedisStore
-from support.redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port
+from support.redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port, within
+from support.testing import OPERATIONS
 
 pytestmark = pytest.mark.faults
-
-SLACK = 10.0
-"""Seconds that a busy machine may add to a bound. What is not bounded takes longer still."""
-
-OPERATIONS: dict[str, Callable[[RedisStore], object]] = {
-    "get": lambda store: store.get("artifact/a"),
-    "get_many": lambda store: store.get_many(["artifact/a", "artifact/b"]),
-    "present": lambda store: store.present(["artifact/a", "artifact/b"]),
-    "put": lambda store: store.put("artifact/a", b"one"),
-    "delete": lambda store: store.delete("artifact/a"),
-    "keys": lambda store: list(store.keys()),
-}
 
 
 def store_on(url: str, **options: float) -> contextlib.closing[RedisStore]:
     return closing(RedisStore(url, **options))  # type: ignore[arg-type]
-
-
-@contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Assert that it takes no longer."""
-    start = time.monotonic()
-    yield
-    assert time.monotonic() - start < seconds + SLACK
 
 
 def every_operation_raises(store: RedisStore, kind: type[StoreError], *, bound: float) -> None:
@@ -52,13 +32,6 @@ def every_operation_raises(store: RedisStore, kind: type[StoreError], *, bound: 
         assert caught.value.where == store.name
         assert caught.value.next_step
         assert "secret" not in "\n".join(caught.value.diagnostics())
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server of the test's own, to be killed, stopped and filled."""
-    with RedisServer(tmp_path / "redis") as server:
-        yield server
 
 
 # --- not there, or not to be entered --------------------------------------------------------------
@@ -229,18 +202,6 @@ def test_a_full_server_says_so_keeps_what_it_has_and_nothing_of_what_it_refused(
         assert store.get("artifact/b") == b"d" * 50_000
 
 
-def test_what_a_server_evicts_is_absent_and_what_it_has_is_whole(server: RedisServer) -> None:
-    limit_memory(server, "allkeys-random")
-    values = {f"artifact/{number}": bytes([number]) * (50_000 + 7_000 * number) for number in range(60)}
-    with closing(RedisStore(server.url)) as store:
-        for key, value in values.items():
-            store.put(key, value)
-        found = store.get_many(values)
-        assert 0 < len(found) < len(values)
-        assert found == {key: values[key] for key in found}
-        assert set(store.keys()) <= set(found)  # nothing is there that cannot be read
-
-
 # --- networks and strangers -----------------------------------------------------------------------
 
 
@@ -365,17 +326,6 @@ def test_after_garbage_the_next_answer_is_the_right_one(proxy: Proxy) -> None:
                 store.get("artifact/a")
             proxy.answer = None
             assert store.get("artifact/a") == b"one"
-
-
-def test_no_traceback_shows_what_a_server_quotes(redis_server: RedisServer) -> None:
-    with Proxy(redis_server.port) as proxy:
-        proxy.answer = b"-ERR unknown command `AUTH`, with args beginning with: `s3cret`, \r\n"
-        store = RedisStore(f"redis://:s3cret@{HOST}:{proxy.port}")
-        with closing(store), pytest.raises(StoreUnavailable) as caught:
-            store.get("artifact/a")
-
-    assert "unknown command" in str(caught.value)
-    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
 
 SAID = "see \x1b[31mhttp://evil.example \u202e%nbcache trust add"

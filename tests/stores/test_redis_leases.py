@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import sys
-import threading
-import time
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,14 +23,15 @@ from support.redis_servers import (
     RedisCluster,
     RedisServer,
     free_port,
+    limited_user,
     wait_until,
 )
+from support.testing import at_once
 
 pytestmark = pytest.mark.faults
 
 NAME = "graph/a"
 KEY = f"nbcache:lock:{NAME}"
-FORKS = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 
 
 @contextlib.contextmanager
@@ -53,13 +51,6 @@ def claimed(by: RedisLeases, name: str = NAME, holder: bytes = b"ada", seconds: 
 
 def is_lost(by: RedisLeases, lease: Lease) -> bool:
     return (by.extend(lease, 60), by.holds(lease), by.release(lease)) == (False, False, False)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server of the test's own, to be killed, stopped and filled."""
-    with RedisServer(tmp_path / "redis") as server:
-        yield server
 
 
 @pytest.fixture
@@ -144,53 +135,13 @@ def test_other_stores_have_no_leases_and_need_no_redis_py(run_python: RunPython)
 def test_of_20_threads_one_gets_it_and_the_others_hear_who(
     redis_server: RedisServer, own_stores: bool
 ) -> None:
-    claims = []
-    start = threading.Barrier(20)
-
-    def claim(by: RedisLeases, number: int) -> None:
-        start.wait()
-        claims.append(by.claim(NAME, b"%d" % number, 60))
-
     with contextlib.ExitStack() as stack:
-        shared = stack.enter_context(leasing(redis_server.url))
-        threads = []
-        for number in range(20):
-            by = stack.enter_context(leasing(redis_server.url)) if own_stores else shared
-            threads.append(threading.Thread(target=claim, args=(by, number)))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        found = [stack.enter_context(leasing(redis_server.url)) for _ in range(20 if own_stores else 1)]
+        holders = [b"%d" % number for number in range(20)]
+        ways = itertools.cycle(found)
+        claims = at_once(partial(next(ways).claim, NAME, holder, 60) for holder in holders)
     (lease,) = (claim.lease for claim in claims if claim.lease)
     assert [claim.holder for claim in claims if claim.lease is None] == [lease.token[16:]] * 19
-
-
-@FORKS
-def test_8_processes_hold_it_one_after_another(redis_server: RedisServer) -> None:
-    context = multiprocessing.get_context("fork")
-    start = context.Barrier(8)
-
-    def work() -> None:
-        left = 5
-        start.wait()
-        with leasing(redis_server.url) as found, redis_server.client() as client:
-            while left:
-                lease = found.claim(NAME, b"", 60).lease
-                if lease is None:
-                    time.sleep(0.002)
-                    continue
-                alone = client.incr("holders") == 1
-                client.decr("holders")
-                if not (found.release(lease) and alone):
-                    sys.exit(1)
-                left -= 1
-
-    processes = [context.Process(target=work) for _ in range(8)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(20)
-    assert [process.exitcode for process in processes] == [0] * 8
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -337,24 +288,12 @@ def test_leases_are_held_and_claimed_while_a_cluster_moves_them(
 
 
 def test_a_user_needs_no_more_rights_than_the_documentation_names(redis_server: RedisServer) -> None:
-    rights = "GET SET DEL PEXPIRE EVALSHA SCRIPT|LOAD".lower().split()
-    url = f"redis://ada:right@{HOST}:{redis_server.port}/0"
-    with redis_server.client() as client:
-        client.acl_setuser(
-            "ada",
-            enabled=True,
-            reset_channels=True,
-            passwords="+right",
-            keys=["nbcache:*"],
-            commands=["-@all", *(f"+{right}" for right in rights)],
-        )
+    url = f"redis://a%3Ab:right@{HOST}:{redis_server.port}/0"
+    with limited_user(redis_server, "GET SET DEL PEXPIRE EVALSHA SCRIPT|LOAD", "right") as client:
         client.script_flush()
-        try:
-            everything_works(url)
-            with leasing(f"{url}?prefix=other") as found:
-                for name in ("claim", "extend", "holds", "release"):
-                    with pytest.raises(StoreUnavailable, match="the user may not") as caught:
-                        operations(found, Lease(NAME, b"x" * 16))[name]()
-                    assert "other:*" in (caught.value.next_step or "")
-        finally:
-            client.acl_deluser("ada")
+        everything_works(url)
+        with leasing(f"{url}?prefix=other") as found:
+            for name in ("claim", "extend", "holds", "release"):
+                with pytest.raises(StoreUnavailable, match="the user may not") as caught:
+                    operations(found, Lease(NAME, b"x" * 16))[name]()
+                assert "other:*" in (caught.value.next_step or "")

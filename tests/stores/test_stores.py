@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -50,14 +50,21 @@ class TestDirectoryStore(StoreContract):
         return DirectoryStore(tmp_path / "store")
 
 
-def test_a_memory_store_is_a_dictionary() -> None:
-    run_state_machine_as_test(store_state_machine(MemoryStore), settings=STATE_MACHINE)
+numbers = count()
 
 
-def test_a_directory_store_is_a_dictionary(tmp_path: Path) -> None:
-    numbers = count()
-    machine = store_state_machine(lambda: DirectoryStore(tmp_path / str(next(numbers))))
-    run_state_machine_as_test(machine, settings=STATE_MACHINE)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: MemoryStore(),
+        lambda folder: DirectoryStore(folder / str(next(numbers))),
+        lambda folder: FilesystemStore(folder / str(next(numbers))),
+        lambda folder: FilesystemStore(f"memory://dictionary-{next(numbers)}/team"),
+    ],
+    ids=["memory", "directory", "filesystem", "filesystem in memory"],
+)
+def test_a_store_is_a_dictionary(make: Callable[[Path], Store], tmp_path: Path) -> None:
+    run_state_machine_as_test(store_state_machine(lambda: make(tmp_path)), settings=STATE_MACHINE)
 
 
 # --- the folder -----------------------------------------------------------------------------------
@@ -67,10 +74,11 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_key_is_a_file_below_the_folder_of_its_version(tmp_path: Path) -> None:
-    DirectoryStore(tmp_path / "store").put("ref/x/a", b"one")
-    assert files(tmp_path / "store") == ["v2/ref/x/a"]
-    assert DirectoryStore(str(tmp_path / "store")).get("ref/x/a") == b"one"
+@pytest.mark.parametrize(("kind", "version"), [(DirectoryStore, "v2"), (FilesystemStore, "v1")])
+def test_a_key_is_a_file_below_the_folder_of_its_version(kind: Kind, version: str, tmp_path: Path) -> None:
+    kind(tmp_path / "store").put("ref/x/a", b"one")
+    assert files(tmp_path / "store") == [f"{version}/ref/x/a"]
+    assert kind(str(tmp_path / "store")).get("ref/x/a") == b"one"
 
 
 def test_only_the_owner_can_enter_the_folder_or_read_a_file(tmp_path: Path) -> None:
@@ -144,11 +152,14 @@ def test_a_folder_that_others_can_only_read_is_left_as_it_is(tmp_path: Path) -> 
     assert mode(tmp_path / "store") == 0o755
 
 
-def test_a_link_of_ours_to_a_folder_of_ours_is_followed(tmp_path: Path) -> None:
+@in_folders
+def test_a_link_of_ours_to_a_folder_of_ours_is_followed(kind: Kind, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "store").symlink_to(tmp_path / "elsewhere")
-    DirectoryStore(tmp_path / "store").put("artifact/a", b"one")
-    assert files(tmp_path / "elsewhere") == ["v2/artifact/a"]
+    store = kind(tmp_path / "store")
+    store.put("artifact/a", b"one")
+    assert store.get("artifact/a") == b"one" and list(store.keys()) == ["artifact/a"]
+    assert len(files(tmp_path / "elsewhere")) == 1
 
 
 def refusal(path: Path) -> StoreUnavailable:
@@ -189,24 +200,23 @@ def test_a_link_of_another_user_is_refused_even_to_a_folder_of_ours(tmp_path: Pa
     assert files(tmp_path / "elsewhere") == []
 
 
-def test_what_is_no_key_in_the_folder_is_neither_listed_nor_removed(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "store")
+@in_folders
+def test_what_is_no_key_in_the_folder_is_neither_listed_nor_removed(kind: Kind, tmp_path: Path) -> None:
+    store = kind(tmp_path / "store")
     store.put("artifact/a", b"one")
+    (root,) = (tmp_path / "store").iterdir()
     for stranger in ("README.txt", "artifact/.nfs0001", "artifact/UPPER"):
-        (tmp_path / "store/v2" / stranger).write_bytes(b"x" * 100)
-    (tmp_path / "store/v2/artifact/link").symlink_to("a")
+        (root / stranger).write_bytes(b"x" * 100)
+    (root / "artifact/link").symlink_to("a")
     assert list(store.keys()) == ["artifact/a"]
-    assert store.size() == 3
-    store.evict("", 0)
-    assert list(store.keys()) == []
-    assert (tmp_path / "store/v2/README.txt").exists()
-
-
-def test_a_prefix_that_is_no_key_is_refused(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "store")
     for prefix in ("../", "/", "artifact", "artifact//"):
         with pytest.raises(ValueError, match="not a"):
             list(store.keys(prefix))
+    if isinstance(store, DirectoryStore):
+        assert store.size() == 3
+        store.evict("", 0)
+        assert list(store.keys()) == []
+        assert (root / "README.txt").exists()
 
 
 @in_folders
@@ -398,19 +408,22 @@ def test_a_folder_without_read_permission_is_a_fault_and_no_miss(
         (errno.EIO, StoreUnavailable),
     ],
 )
-def test_an_error_of_the_disk_is_named_and_the_temporary_file_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[StoreError]
+@in_folders
+def test_an_error_of_the_disk_is_named_and_leaves_the_old_value_and_no_temporary_file(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[StoreError]
 ) -> None:
-    def replace(source: Path, target: Path) -> None:
-        assert source.exists()
+    def replace(source: Path, *arguments: object, **options: object) -> None:
         raise OSError(number, os.strerror(number), str(source))
 
-    store = DirectoryStore(tmp_path / "store")
-    monkeypatch.setattr(os, "replace", replace)
-    with pytest.raises(StoreError) as caught:
-        store.put("artifact/a", b"one")
+    store = kind(tmp_path / "store")
+    store.put("artifact/a", b"one")
+    before = files(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(StoreError) as caught:
+            store.put("artifact/a", b"two")
     assert type(caught.value) is expected
-    assert files(tmp_path) == []
+    assert files(tmp_path) == before and store.get("artifact/a") == b"one"
 
 
 # --- kills and other kernels ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,16 +25,6 @@ class TestBoundedStore(StoreContract):
     @pytest.fixture
     def store(self) -> BoundedStore:
         return BoundedStore(MemoryStore(), SECONDS)
-
-
-CALLS: dict[str, Callable[[BoundedStore], object]] = {
-    "get": lambda store: store.get("a"),
-    "get_many": lambda store: store.get_many(["a"]),
-    "present": lambda store: store.present(["a"]),
-    "put": lambda store: store.put("a", b"one"),
-    "delete": lambda store: store.delete("a"),
-    "keys": lambda store: list(store.keys()),
-}
 
 
 class HangingStore(FailingStore):
@@ -60,7 +50,7 @@ def hanging() -> Iterator[HangingStore]:
 def test_every_operation_ends_in_time(hanging: HangingStore, name: str) -> None:
     store = BoundedStore(hanging, 0.01)
     with pytest.raises(StoreUnavailable, match="did not answer within") as caught:
-        CALLS[name](store)
+        OPERATIONS[name](store)
     assert caught.value.where == "memory" and "shared_timeout" in (caught.value.next_step or "")
 
 
@@ -68,7 +58,7 @@ def test_every_operation_ends_in_time(hanging: HangingStore, name: str) -> None:
 def test_what_the_store_raises_is_raised(name: str) -> None:
     error = StoreFull("no room")
     with pytest.raises(StoreError) as caught:
-        CALLS[name](BoundedStore(FailingStore(MemoryStore(), error), SECONDS))
+        OPERATIONS[name](BoundedStore(FailingStore(MemoryStore(), error), SECONDS))
     assert caught.value is error
 
 

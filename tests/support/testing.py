@@ -18,6 +18,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,18 +35,52 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPERATIONS",
+    "SECONDS",
     "FailingStore",
     "FakeBridge",
     "StoreContract",
+    "at_once",
     "flip_last_byte",
     "store_state_machine",
     "truncate",
 ]
 
-OPERATIONS = ("get", "get_many", "present", "put", "delete", "keys")
-"""The operations of a store that can fail."""
+OPERATIONS: dict[str, Callable[[Store], object]] = {
+    "get": lambda store: store.get("artifact/a"),
+    "get_many": lambda store: store.get_many(["artifact/a", "artifact/b"]),
+    "present": lambda store: store.present(["artifact/a", "artifact/b"]),
+    "put": lambda store: store.put("artifact/a", b"one"),
+    "delete": lambda store: store.delete("artifact/a"),
+    "keys": lambda store: list(store.keys()),
+}
+"""The operations of a store that can fail, with a call of each."""
 
+SECONDS = 20.0
+"""How long a busy machine may take for what needs no time."""
 _LONGEST_KEY = "/".join(["p" * 102] * 4 + ["k" * 100])  # 512 characters
+
+
+def at_once(actions: Iterable[Callable[[], Any]], seconds: float = SECONDS) -> list[Any]:
+    """Do all of these at the same time, in so many seconds; return what they return."""
+    listed = list(actions)
+    results: list[Any] = [None] * len(listed)
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(max(1, len(listed)))
+
+    def do(number: int) -> None:
+        barrier.wait(seconds)
+        try:
+            results[number] = listed[number]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=do, args=(number,)) for number in range(len(listed))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    assert not errors and not any(thread.is_alive() for thread in threads), errors
+    return results
 
 
 class StoreContract:
@@ -126,29 +161,19 @@ class StoreContract:
         assert list(store.keys()) == []
 
     def test_threads_may_use_it_at_once(self, store: Store) -> None:
-        errors: list[BaseException] = []
-
         def use(name: str) -> None:
-            try:
-                for number in range(20):
-                    mine, shared = f"thread/{name}/{number}", f"shared/{number % 3}"
-                    store.put(mine, mine.encode())
-                    store.put(shared, shared.encode() * 1000)
-                    assert store.get(mine) == mine.encode()
-                    assert store.get(shared) in (None, shared.encode() * 1000)
-                    assert mine in set(store.keys(f"thread/{name}/"))
-                    store.delete(shared)
-                    if number % 2:
-                        store.delete(mine)
-            except BaseException as error:
-                errors.append(error)
+            for number in range(20):
+                mine, shared = f"thread/{name}/{number}", f"shared/{number % 3}"
+                store.put(mine, mine.encode())
+                store.put(shared, shared.encode() * 1000)
+                assert store.get(mine) == mine.encode()
+                assert store.get(shared) in (None, shared.encode() * 1000)
+                assert mine in set(store.keys(f"thread/{name}/"))
+                store.delete(shared)
+                if number % 2:
+                    store.delete(mine)
 
-        threads = [threading.Thread(target=use, args=(name,)) for name in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        at_once(partial(use, name) for name in "abcd")
         left = {f"thread/{name}/{number}" for name in "abcd" for number in range(0, 20, 2)}
         assert set(store.keys("thread/")) == left
 
