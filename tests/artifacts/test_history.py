@@ -200,7 +200,7 @@ def usual(runs: list[Run], *, cell: str = MISS.cell, function: str = MISS.functi
     return expected(runs, cell, function, Direction.FORWARD, **more)
 
 
-def test_what_is_expected_of_a_function_is_what_its_runs_took_cold_and_restored() -> None:
+def test_cold_and_restored_runs_have_an_estimate_each() -> None:
     assert usual([]) == expected([MISS, HIT], MISS.cell, MISS.function, Direction.BACKWARD)
     assert (usual([]).cold, usual([]).restored, usual([]).runs_cold) == (None, None, 0)
     assert usual([MISS], function="other").cold is None

@@ -181,7 +181,7 @@ def test_a_folder_that_others_can_enter_is_not_used(keyring: Keyring, folder: Pa
         keyring.standing(FINGERPRINT)
 
 
-def test_a_link_or_a_file_in_place_of_the_key_or_its_folder_is_not_used(
+def test_no_link_or_file_stands_for_the_key_or_its_folder(
     keyring: Keyring, folder: Path, tmp_path: Path
 ) -> None:
     keyring.fingerprint()

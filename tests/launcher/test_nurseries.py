@@ -147,7 +147,7 @@ if "nbcache.launcher.nursery" in " ".join(sys.orig_argv):
 
 
 def with_site(place: Place, code: str) -> Path:
-    """Have each interpreter of an environment run some code at its start; return the code's folder."""
+    """Run some code at the start of each interpreter of an environment; return the code's folder."""
     added = place.folder / "added"
     added.mkdir()
     (added / "sitecustomize.py").write_text(code)

@@ -109,27 +109,27 @@ def hits(person: Person, place: str, *graphs: str, policy: Policy = Policy.STRIC
         person.store = there
 
 
-Told = Callable[..., Any]
+Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
-    """Return a function that runs a command as a person, and returns its JSON: `told(ada, "inspect", x)`."""
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Return a function that runs a command as a person, and returns its JSON: `ask(ada, "inspect", x)`."""
 
-    def told(person: Person, *arguments: str, status: int = 0) -> Any:
+    def ask(person: Person, *arguments: str, status: int = 0) -> Any:
         monkeypatch.setenv("NBCACHE_TRUST_DIR", str(person.keys))
         capsys.readouterr()
         assert main([*arguments, "--json"]) == status
         return json.loads(capsys.readouterr().out)
 
-    return told
+    return ask
 
 
 # --- side by side ---------------------------------------------------------------------------------
 
 
 def test_a_colleague_who_takes_the_same_place_locks_nobody_out(
-    place: str, ada: Person, bob: Person, cleo: Person, told: Told
+    place: str, ada: Person, bob: Person, cleo: Person, ask: Ask
 ) -> None:
     trusts(bob, ada)
     trusts(cleo, ada)
@@ -139,27 +139,27 @@ def test_a_colleague_who_takes_the_same_place_locks_nobody_out(
 
     for reader in (ada, cleo):
         assert hits(reader, place, "one", "two", "three") == {"one"}
-        versions = told(reader, "verify", place)
+        versions = ask(reader, "verify", place)
         assert {each["signer"]: each["sound"] for each in versions} == {key_of(ada): True, key_of(bob): False}
-        inspected = told(reader, "inspect", place)
+        inspected = ask(reader, "inspect", place)
         assert {each["signer"] for each in inspected} == {key_of(ada), key_of(bob)}
     assert takes(ada, place, "four") == [MISS]
     assert hits(bob, place, "one", "two", "three", "four") == {"one", "two", "three", "four"}
     assert hits(ada, place, "one", "two", "three", "four") == {"one", "four"}
     trusts(cleo, bob)
     assert hits(cleo, place, "one", "two", "three", "four") == {"one", "two", "three", "four"}
-    assert told(cleo, "verify", place)
+    assert ask(cleo, "verify", place)
 
 
 def test_an_attached_snapshot_stands_beside_what_others_have_attached(
-    ada: Person, bob: Person, cleo: Person, told: Told
+    ada: Person, bob: Person, cleo: Person, ask: Ask
 ) -> None:
     notebook = cleo.notebook
     nbformat.write(nbformat.v4.new_notebook(), notebook)
     for person, graphs in ((ada, ("one",)), (bob, ("two",)), (ada, ("three",))):
         person.make(*graphs)
-        told(person, "attach", str(notebook), str(person.snapshot))
-    inspected = told(cleo, "inspect", str(notebook))
+        ask(person, "attach", str(notebook), str(person.snapshot))
+    inspected = ask(cleo, "inspect", str(notebook))
     assert sorted(each["signer"] for each in inspected) == sorted([key_of(ada), key_of(bob)])
     trusts(cleo, ada)
     assert hits(cleo, str(notebook), "one", "two", "three") == {"one", "three"}
@@ -167,7 +167,7 @@ def test_an_attached_snapshot_stands_beside_what_others_have_attached(
     out = cleo.notebook.parent / "out.nbcache"
     bob.make("four")
     shutil.copy(bob.snapshot, out)
-    told(cleo, "extract", str(notebook), "-o", str(out))
+    ask(cleo, "extract", str(notebook), "-o", str(out))
     trusts(cleo, bob)
     assert hits(cleo, str(out), "one", "two", "three", "four") == {"one", "two", "three", "four"}
     assert (
@@ -191,7 +191,7 @@ def test_a_version_that_is_damaged_costs_nobody_elses(ada: Person, bob: Person, 
 
 
 def test_a_damaged_artifact_costs_only_the_versions_that_name_it(
-    ada: Person, bob: Person, cleo: Person, tmp_path: Path, told: Told
+    ada: Person, bob: Person, cleo: Person, tmp_path: Path, ask: Ask
 ) -> None:
     from nbcache.snapshots.file import decode_file, encode_file
 
@@ -205,7 +205,7 @@ def test_a_damaged_artifact_costs_only_the_versions_that_name_it(
     assert hits(bob, str(place), "one", "two") == {"two"}
     trusts(cleo, bob)  # and not ada, whose damage is no concern of hers
     for person, status in ((bob, 1), (ada, 1), (cleo, 0)):
-        versions = told(person, "verify", str(place), status=status)
+        versions = ask(person, "verify", str(place), status=status)
         assert sorted(each["sound"] for each in versions) == [False, person is not ada]
     takes(ada, str(place), "three")  # her damaged version goes, with what is still hers in the new one
     assert hits(bob, str(place), "one", "two", "three") == {"one", "two", "three"}
@@ -213,7 +213,7 @@ def test_a_damaged_artifact_costs_only_the_versions_that_name_it(
 
 
 def test_what_another_has_damaged_in_a_file_does_not_damage_ones_own(
-    ada: Person, bob: Person, cleo: Person, tmp_path: Path, told: Told
+    ada: Person, bob: Person, cleo: Person, tmp_path: Path, ask: Ask
 ) -> None:
     from nbcache.snapshots.file import decode_file, encode_file
 
@@ -230,8 +230,8 @@ def test_what_another_has_damaged_in_a_file_does_not_damage_ones_own(
 
     takes(ada, str(shared), "one")
     assert hits(cleo, str(shared), "one") == {"one"}
-    told(ada, "attach", str(cleo.notebook), str(other))
-    told(ada, "extract", str(cleo.notebook), "-o", str(shared))
+    ask(ada, "attach", str(cleo.notebook), str(other))
+    ask(ada, "extract", str(cleo.notebook), "-o", str(shared))
     assert hits(cleo, str(shared), "one") == {"one"}
 
 
@@ -265,7 +265,7 @@ def passed_on(
     ada: Person,
     bob: Person,
     tmp_path: Path,
-    told: Told,
+    ask: Ask,
 ) -> str:
     """Return where bob has put `one`, which ada compiled, and his own `two`."""
     trusts(bob, ada)
@@ -273,7 +273,7 @@ def passed_on(
     takes(ada, adas, "one")
     if request.param == "merged":
         takes(bob, bobs, "two")
-        told(bob, "merge", adas, bobs, "-o", str(tmp_path / "merged.nbcache"))
+        ask(bob, "merge", adas, bobs, "-o", str(tmp_path / "merged.nbcache"))
         return str(tmp_path / "merged.nbcache")
     session, bridge, _ = bob.session()
     session.restore(adas)
@@ -290,9 +290,14 @@ def passed_on(
 
 
 def test_who_compiled_it_is_kept_by_whoever_passes_it_on(
-    passed_on: str, ada: Person, bob: Person, cleo: Person, told: Told, capsys: pytest.CaptureFixture[str]
+    passed_on: str,
+    ada: Person,
+    bob: Person,
+    cleo: Person,
+    ask: Ask,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (inspected,) = told(cleo, "inspect", passed_on)
+    (inspected,) = ask(cleo, "inspect", passed_on)
     assert inspected["signer"] == key_of(bob)
     assert {each["signer"]: each["artifacts"] for each in inspected["makers"]} == {
         key_of(ada): 1,
@@ -309,11 +314,11 @@ def test_who_compiled_it_is_kept_by_whoever_passes_it_on(
         hits(cleo, passed_on, "one", "two")
     trusts(cleo, bob)
     assert hits(cleo, passed_on, "one", "two") == {"two"}
-    (checked,) = told(cleo, "verify", passed_on)
+    (checked,) = ask(cleo, "verify", passed_on)
     assert checked["sound"] and len(checked["left_out"]) == 1
     trusts(cleo, ada)
     assert hits(cleo, passed_on, "one", "two") == {"one", "two"}
-    assert told(cleo, "verify", passed_on)[0]["left_out"] == []
+    assert ask(cleo, "verify", passed_on)[0]["left_out"] == []
     trusts_no_more(cleo, ada)
     assert hits(cleo, passed_on, "one", "two") == {"two"}
 
@@ -342,7 +347,7 @@ def test_who_is_trusted_no_more_is_refused_in_the_local_store_until_trusted_agai
     takes(bob, str(tmp_path / "adas.nbcache"), "one", "two")
     (tmp_path / "adas.nbcache").unlink()
 
-    def loaded() -> tuple[str, int]:
+    def load() -> tuple[str, int]:
         """Return what loading says, and how many artifacts there are for `one`."""
         session, _, sharing = bob.session()
         line, *_ = Planner(session, lambda: HERE, sharing).greeting()
@@ -352,7 +357,7 @@ def test_who_is_trusted_no_more_is_refused_in_the_local_store_until_trusted_agai
 
     for trusted in (True, False, True, False):
         (trusts if trusted else trusts_no_more)(bob, ada)
-        line, count = loaded()
+        line, count = load()
         assert ("2 graphs of model.ipynb are stored here" in line) == trusted
         assert count == trusted
 
@@ -866,7 +871,7 @@ class Team:
         }
         self.taken.setdefault((target, person), set()).update(own)
 
-    def check(self, told: Told) -> None:
+    def check(self, ask: Ask) -> None:
         for (place, person), graphs in self.taken.items():
             for reader in self.people:
                 if not graphs or not self.is_trusted(reader, person):
@@ -881,7 +886,7 @@ class Team:
                     assert self.is_trusted(reader, maker) or self.policy(reader) is Policy.OFF
                 session.close()
                 reader.store = there
-            for version in told(person, "inspect", place):
+            for version in ask(person, "inspect", place):
                 for artifact in version["manifests"][0]["artifacts"]:
                     named = key_of(self.maker(artifact["bytes"]))
                     assert artifact["maker"] == named, "\n".join([*self.log, place])
@@ -891,9 +896,9 @@ class Team:
     "seed", [pytest.param(seed, marks=pytest.mark.proof if seed >= 2 else ()) for seed in range(12)]
 )
 def test_whoever_does_what_in_whatever_order_nobody_is_locked_out_or_named_for_another(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Ask
 ) -> None:
     team = Team(tmp_path, seed)
     for _ in range(40):
         team.step(monkeypatch)
-    team.check(told)
+    team.check(ask)

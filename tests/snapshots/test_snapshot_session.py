@@ -87,12 +87,12 @@ def test_without_a_policy_what_a_file_has_is_used_and_yet_not_signed_by_adding_t
     session.end_cell()
     written = sharing.write(bob.snapshot, ORIGIN)
     assert (written.changed, written.left) == (True, 1)
-    before, added = receive(written.data, Keyring(bob.keys), where="")
-    if before.signer == Keyring(bob.keys).own():
-        before, added = added, before
-    assert before.signer == ("" if change is unsigned else Keyring(ada.keys).own())
-    assert before.snapshot.manifests[0].artifacts[0].key == "one"
-    assert added.signer == Keyring(bob.keys).own()
+    old, new = receive(written.data, Keyring(bob.keys), where="")
+    if old.signer == Keyring(bob.keys).own():
+        old, new = new, old
+    assert old.signer == ("" if change is unsigned else Keyring(ada.keys).own())
+    assert old.snapshot.manifests[0].artifacts[0].key == "one"
+    assert new.signer == Keyring(bob.keys).own()
     session.close()
 
 

@@ -171,7 +171,7 @@ def refusal(path: Path) -> StoreUnavailable:
     return caught.value
 
 
-def test_a_file_or_a_link_to_nowhere_in_the_folders_place_is_refused(tmp_path: Path) -> None:
+def test_neither_a_file_nor_a_link_to_nowhere_can_be_the_folder(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"")
     assert "not a folder" in refusal(tmp_path / "store").what
     refusal(tmp_path / "store/below")
@@ -417,13 +417,13 @@ def test_an_error_of_the_disk_is_named_and_leaves_the_old_value_and_no_temporary
 
     store = kind(tmp_path / "store")
     store.put("artifact/a", b"one")
-    before = files(tmp_path)
+    present = files(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", replace)
         with pytest.raises(StoreError) as caught:
             store.put("artifact/a", b"two")
     assert type(caught.value) is expected
-    assert files(tmp_path) == before and store.get("artifact/a") == b"one"
+    assert files(tmp_path) == present and store.get("artifact/a") == b"one"
 
 
 # --- kills and other kernels ----------------------------------------------------------------------

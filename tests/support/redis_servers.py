@@ -66,7 +66,7 @@ def within(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited_user(server: RedisServer, commands: str, password: str) -> Iterator[Any]:
-    """Have a user `a:b` on a server who may use these commands on the keys of nbcache; yield a client."""
+    """Add a user `a:b` to a server, for these commands and the keys of nbcache; yield a client."""
     with server.client() as client:
         client.acl_setuser(
             "a:b",

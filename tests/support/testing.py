@@ -56,7 +56,7 @@ OPERATIONS: dict[str, Callable[[Store], object]] = {
 """The operations of a store that can fail, with a call of each."""
 
 SECONDS = 20.0
-"""How long a busy machine may take for what needs no time."""
+"""Seconds that a busy machine may take for what needs no time."""
 _LONGEST_KEY = "/".join(["p" * 102] * 4 + ["k" * 100])  # 512 characters
 
 
