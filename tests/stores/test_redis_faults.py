@@ -96,12 +96,10 @@ def test_a_server_that_is_killed_is_unavailable_until_it_is_back(server: RedisSe
 
 
 def test_a_server_that_hangs_is_waited_for_no_longer_than_the_timeout(server: RedisServer) -> None:
-    with store_on(server.url, timeout=0.3) as store:
+    with store_on(server.url, timeout=1.0) as store:
         store.put("artifact/a", b"one")
         server.stop()
-        every_operation_raises(store, StoreUnavailable, bound=0.3)
-        with store_on(server.url, timeout=0.3) as other, within(0.3), pytest.raises(StoreUnavailable):
-            other.get("artifact/a")
+        every_operation_raises(store, StoreUnavailable, bound=1.0)
         server.resume()
         store.put("artifact/b", b"two")
         # Not the answers to what was asked while it hung.
@@ -141,7 +139,7 @@ def test_a_sentinel_that_hangs_leaves_time_for_the_next(server: RedisServer, tmp
         RedisServer(tmp_path / "one", sentinel=watched) as one,
         RedisServer(tmp_path / "other", sentinel=watched) as other,
         store_on(
-            f"redis+sentinel://{HOST}:{one.port},{HOST}:{other.port}", connect_timeout=0.1, timeout=1
+            f"redis+sentinel://{HOST}:{one.port},{HOST}:{other.port}", connect_timeout=0.1, timeout=3
         ) as store,
     ):
         one.stop()

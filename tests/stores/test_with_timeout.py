@@ -32,9 +32,10 @@ class HangingStore(FailingStore):
 
     def __init__(self) -> None:
         super().__init__(MemoryStore(), None)
-        self.released = threading.Event()
+        self.met, self.released = threading.Event(), threading.Event()
 
     def _meet(self, operation: str) -> None:
+        self.met.set()
         self.released.wait(SECONDS)
         super()._meet(operation)
 
@@ -97,7 +98,12 @@ def test_a_forked_child_has_threads_of_its_own(
 
 def test_an_interrupt_ends_it(hanging: HangingStore) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever another test has left
-    interrupting = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+
+    def interrupt() -> None:
+        assert hanging.met.wait(SECONDS)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
     interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         BoundedStore(hanging, SECONDS).get("a")
