@@ -55,6 +55,7 @@ def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
         text = path.read_text()
         assert text.startswith("before ")
         assert len(text.removeprefix("before ")) % len(line) == 0
+    (tmp_path / f".{path.name}.killed.tmp").write_bytes(b"being written")
     left = [file for file in tmp_path.iterdir() if file != path]
     for file in left:
         os.utime(file, (0, 0))

@@ -393,8 +393,10 @@ def test_a_folder_without_read_permission_is_a_fault_and_no_miss(
 ) -> None:
     (version,) = folder_without_rights.iterdir()
     (version / "artifact").chmod(0)
-    with pytest.raises(StoreUnavailable):
-        kind(folder_without_rights).get("artifact/a")
+    store = kind(folder_without_rights)
+    for call in (lambda: store.get("artifact/a"), lambda: list(store.keys())):
+        with pytest.raises(StoreUnavailable):
+            call()
 
 
 @pytest.mark.parametrize(
