@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+import redis
 
 from nbcache.core.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import leases_of
 from nbcache.stores.redis.leases import Lease, RedisLeases
 from nbcache.stores.redis.store import RedisStore
-from support.front_door import RunPython
 from support.redis_servers import (
     HOST,
     Proxy,
@@ -101,16 +101,6 @@ def test_a_lease_that_the_server_has_lost_is_lost_and_can_be_claimed(
             assert is_lost(redis_leases, lease)
 
 
-def test_stores_with_other_prefixes_and_databases_do_not_share_leases(
-    redis_server: RedisServer,
-) -> None:
-    urls = [redis_server.url, f"{redis_server.url}?prefix=team", f"redis://{HOST}:{redis_server.port}/5"]
-    with contextlib.ExitStack() as stack:
-        all_three = [stack.enter_context(leasing(url)) for url in urls]
-        for each in all_three:
-            claimed(each)
-
-
 def test_a_name_that_is_no_key_is_refused_before_redis_is_asked() -> None:
     with leasing(f"redis://{HOST}:{free_port()}") as found:
         for name in ("", "../a", "A", "a b"):
@@ -118,14 +108,23 @@ def test_a_name_that_is_no_key_is_refused_before_redis_is_asked() -> None:
                 found.claim(name, b"", 1)
 
 
-def test_other_stores_have_no_leases_and_need_no_redis_py(run_python: RunPython) -> None:
+def test_other_stores_have_no_leases() -> None:  # `test_layers` shows that they need no redis-py
     assert leases_of(MemoryStore()) is None
-    code = (
-        "import sys; from nbcache.stores.open import leases_of;"
-        "from nbcache.stores.memory import MemoryStore;"
-        "print(leases_of(MemoryStore()), 'redis' in sys.modules)"
-    )
-    assert run_python(code).stdout == "None False\n"
+
+
+def test_a_holder_that_lets_go_meanwhile_is_nobody(
+    redis_server: RedisServer, redis_leases: RedisLeases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed(redis_leases)
+    get = redis.Redis.get
+
+    def get_late(client: redis.Redis, name: str) -> object:
+        client.delete(name)
+        return get(client, name)
+
+    monkeypatch.setattr(redis.Redis, "get", get_late)
+    claim = redis_leases.claim(NAME, b"bob", 60)
+    assert (claim.lease, claim.holder) == (None, None)
 
 
 # --- many at once ---------------------------------------------------------------------------------
