@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from support.nurseries import Place, nursery_of
+from support.redis_servers import wait_until
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]
 
@@ -37,8 +37,10 @@ def test_a_file_beside_a_notebook_runs_in_no_launcher_and_no_nursery(own_place: 
         (strangers / f"{name}.py").write_text(STRANGER.format(log=str(log), folder=str(strangers)))
 
     place.end(place.start_with(folder=strangers))
-    while not any(lock.stat().st_size for lock in place.folder.glob("nbcache-kernels-*/*.lock")):
-        time.sleep(0.05)
+    locks = place.folder.glob
+    wait_until(
+        lambda: any(lock.stat().st_size for lock in locks("nbcache-kernels-*/*.lock")), "a nursery starts"
+    )
     # else it would wait for an idle processor before it imports more
     assert "ended: 1 nursery" in place.nbcache("stop")
     code = "from nbcache.ui.terminal.parser import main; raise SystemExit(main())"

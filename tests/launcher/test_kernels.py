@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from nbcache.torch_bridge.environment import release, torch_version
-from support.front_door import SESSION
+from support.front_door import SESSION, reply_to
 from support.nurseries import NURSERY, ROOT, Place, Start, ends, launcher_of, nursery_of, process_of
+from support.redis_servers import wait_until
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]  # for its fixtures
 
@@ -103,14 +104,11 @@ def test_it_is_interrupted_restarted_and_ended_as_an_ordinary_one(start: Start, 
     process = process_of(kernel)
     cell = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
     sent = kernel.client.execute(cell, stop_on_error=False)  # or what is asked next may be given up as well
-    while not runs.exists():  # before, Python itself may lose the interrupt
-        time.sleep(0.05)
+    wait_until(runs.exists, "the child runs")  # before, Python itself may lose the interrupt
     children = process.children()
     kernel.manager.interrupt_kernel()
     assert ends(children[0])
-    while (reply := kernel.client.get_shell_msg(timeout=20))["parent_header"].get("msg_id") != sent:
-        pass
-    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert reply_to(kernel.client, sent)["content"]["ename"] == "KeyboardInterrupt"
     assert kernel.ask("1 + 1") == 2
 
     kernel.manager.restart_kernel(now=False)
@@ -133,9 +131,7 @@ def test_one_does_not_outlive_the_other(start: Start, number: signal.Signals) ->
     process, launcher = process_of(kernel), launcher_of(kernel)
     process.send_signal(signal.SIGKILL)
     assert kernel.manager.provisioner is not None
-    while (status := kernel.manager.provisioner.process.poll()) is None:  # type: ignore[attr-defined]
-        time.sleep(0.05)
-    assert status == -signal.SIGKILL
+    assert kernel.manager.provisioner.process.wait(60) == -signal.SIGKILL  # type: ignore[attr-defined]
 
     kernel = start()
     process, launcher = process_of(kernel), launcher_of(kernel)
@@ -358,8 +354,6 @@ def test_starts_and_kills_leave_no_process_and_no_open_file(place: Place, start:
         if number % 2:
             launcher_of(kernel).kill()
         place.end(kernel)
-    deadline = time.monotonic() + 20
-    while len(process.children(recursive=True)) > 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(process.children(recursive=True)) == 2  # what watches the first kernel, and that kernel
+    # what watches the first kernel, and that kernel
+    wait_until(lambda: len(process.children(recursive=True)) == 2, "the other kernels have ended")
     assert process.num_fds() == files and process.num_threads() <= 2  # one of them numpy's

@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from nbcache.launcher import kernel_spec, protocol
 from nbcache.ui.terminal.parser import main
 from support.nurseries import Place, Start, nursery_of
+from support.redis_servers import wait_until
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]
 
@@ -208,9 +208,10 @@ def test_a_file_with_a_high_number_reaches_no_nursery_and_no_forked_kernel(own_p
         finally:
             os.close(HIGH)
     assert nursery_of(first) == 0 and first.ask(f"__import__('os').path.exists('/proc/self/fd/{HIGH}')")
-    while not (locks := [lock for lock in place.folder.glob("*/*.lock") if lock.stat().st_size]):
-        time.sleep(0.05)
-    assert not Path(f"/proc/{int(locks[0].read_text())}/fd/{HIGH}").exists()
+    locks = place.folder.glob
+    wait_until(lambda: any(lock.stat().st_size for lock in locks("*/*.lock")), "a nursery starts")
+    lock = next(lock for lock in locks("*/*.lock") if lock.stat().st_size)
+    assert not Path(f"/proc/{int(lock.read_text())}/fd/{HIGH}").exists()
     place.nbcache("stop")  # else it would wait for an idle processor before it imports more
     place.nbcache("start")
     kernel = place.start()

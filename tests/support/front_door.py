@@ -234,6 +234,13 @@ def connected(connection_file: str | Path) -> Iterator[BlockingKernelClient]:
         client.stop_channels()
 
 
+def reply_to(client: BlockingKernelClient, message: str) -> Any:
+    """Return a kernel's reply to a message on the shell channel, by the message's id."""
+    while (reply := client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != message:
+        pass
+    return reply
+
+
 class Kernel:
     """A kernel that is left idle between cells, as people leave theirs."""
 
