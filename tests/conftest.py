@@ -218,6 +218,13 @@ def redis_server(redis_process: RedisServer) -> RedisServer:
     return redis_process
 
 
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own, to be killed, stopped and filled."""
+    with RedisServer(tmp_path / "redis") as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def redis_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     """A Cluster for all tests that leave it running as it is: they take `redis_cluster`."""

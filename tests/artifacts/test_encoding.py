@@ -5,6 +5,7 @@ import json
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -117,15 +118,10 @@ def test_a_compressed_entry_of_version_1_stays_readable() -> None:
     assert decode_entry(ZSTD_ENTRY) == ZSTD_CONTENT
 
 
-def test_content_that_compresses_is_compressed_and_the_same_each_time() -> None:
-    one = encode_entry(ZSTD_CONTENT)
-    assert len(one) < len(ZSTD_CONTENT)
-    assert one == encode_entry(ZSTD_CONTENT)
-
-
-@pytest.mark.parametrize("content", [b"", b"a", hashlib.sha256(b"").digest()])
-def test_content_that_does_not_compress_is_stored_raw(content: bytes) -> None:
-    assert len(encode_entry(content)) == HEADER_BYTES + len(content)
+def test_content_is_compressed_where_that_saves_bytes() -> None:
+    assert len(encode_entry(ZSTD_CONTENT)) < len(ZSTD_CONTENT)
+    for content in (b"", b"a", hashlib.sha256(b"").digest()):
+        assert len(encode_entry(content)) == HEADER_BYTES + len(content)
 
 
 @given(st.binary(max_size=2000))
@@ -136,26 +132,17 @@ def test_content_comes_back_as_it_was(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("sound", [RAW_ENTRY, ZSTD_ENTRY])
-def test_an_entry_that_was_cut_off_anywhere_is_corrupt(sound: bytes) -> None:
-    for length in range(len(sound)):
-        with pytest.raises(CorruptEntry):
-            decode_entry(sound[:length])
-
-
-@pytest.mark.parametrize("sound", [RAW_ENTRY, ZSTD_ENTRY])
-def test_an_entry_with_any_bit_flipped_is_refused(sound: bytes) -> None:
-    for position in range(len(sound)):
-        for bit in range(8):
-            damaged = bytearray(sound)
-            damaged[position] ^= 1 << bit
-            with pytest.raises(FormatError):
-                decode_entry(bytes(damaged))
-
-
-@pytest.mark.parametrize("sound", [RAW_ENTRY, ZSTD_ENTRY])
-def test_an_entry_with_bytes_after_it_is_corrupt(sound: bytes) -> None:
-    with pytest.raises(CorruptEntry, match="bytes of payload"):
-        decode_entry(sound + b"\0")
+def test_no_damage_of_an_entry_passes(sound: bytes) -> None:
+    cut = [sound[:length] for length in range(len(sound))]
+    flipped = [
+        sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :]
+        for at in range(len(sound))
+        for bit in range(8)
+    ]
+    for damaged in (*cut, *flipped, sound + b"\0"):
+        with pytest.raises(FormatError) as caught:
+            decode_entry(damaged)
+        assert caught.value.what and caught.value.next_step
 
 
 def test_content_with_another_digest_than_asked_for_is_corrupt() -> None:
@@ -170,15 +157,10 @@ def test_a_newer_version_is_no_corruption_whatever_follows_it() -> None:
         assert "upgrade" in (caught.value.next_step or "")
 
 
-@pytest.mark.parametrize("broken", [entry(b"abc", version=0), entry(b"abc", codec=2)])
-def test_a_version_or_codec_that_never_was_is_corrupt(broken: bytes) -> None:
-    with pytest.raises(CorruptEntry, match="never"):
-        decode_entry(broken)
-
-
-def test_raw_content_of_another_length_than_stated_is_corrupt() -> None:
+@pytest.mark.parametrize("broken", [{"version": 0}, {"codec": 2}, {"content_length": 2}])
+def test_a_version_codec_or_length_that_never_was_is_corrupt(broken: dict[str, int]) -> None:
     with pytest.raises(CorruptEntry):
-        decode_entry(entry(b"abc", content_length=2))
+        decode_entry(entry(b"abc", **broken))
 
 
 def test_more_content_than_may_be_taken_is_refused() -> None:
@@ -245,14 +227,6 @@ def test_any_bytes_are_content_or_a_format_error(data: bytes) -> None:
     assert decode_entry(encode_entry(content)) == content
 
 
-@pytest.mark.parametrize("data", [b"", RAW_ENTRY[:-1], entry(b"abc", version=2), entry(b"abc", codec=1)])
-def test_a_format_error_says_what_to_do_next(data: bytes) -> None:
-    with pytest.raises(FormatError) as caught:
-        decode_entry(data)
-    assert caught.value.what
-    assert caught.value.next_step
-
-
 # --- references and manifests -------------------------------------------------------------------
 
 
@@ -307,16 +281,11 @@ def test_a_newer_reference_or_manifest_is_no_corruption() -> None:
         decode_manifest(b'{"format": "nbcache.manifest", "version": 2}')
 
 
-@pytest.mark.parametrize("field", sorted(json.loads(REF_JSON)))
-def test_a_reference_without_one_of_its_fields_is_corrupt(field: str) -> None:
-    with pytest.raises(CorruptEntry):
-        decode_ref(without(REF_JSON, field))
-
-
-@pytest.mark.parametrize("field", sorted(json.loads(MANIFEST_JSON)))
-def test_a_manifest_without_one_of_its_fields_is_corrupt(field: str) -> None:
-    with pytest.raises(CorruptEntry):
-        decode_manifest(without(MANIFEST_JSON, field))
+@pytest.mark.parametrize(("decode", "content"), [(decode_ref, REF_JSON), (decode_manifest, MANIFEST_JSON)])
+def test_what_lacks_one_of_its_fields_is_corrupt(decode: Callable[[bytes], object], content: bytes) -> None:
+    for field in json.loads(content):
+        with pytest.raises(CorruptEntry):
+            decode(without(content, field))
 
 
 @pytest.mark.parametrize(
@@ -424,14 +393,9 @@ def test_what_could_not_be_read_again_is_not_written(fields: dict[str, Any]) -> 
 # --- imports ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("module", "absent"),
-    [
-        ("nbcache.artifacts.store", ["zstandard", "torch", "IPython", "redis"]),
-        ("nbcache.stores.directory", ["zstandard", "torch", "IPython", "redis"]),
-    ],
-)
-def test_importing_a_module_does_not_import_what_it_may_not_need(module: str, absent: list[str]) -> None:
-    program = f"import sys, {module}; print([name for name in {absent} if name in sys.modules])"
+def test_importing_the_stores_does_not_import_zstandard() -> None:  # `test_layers` covers others
+    program = (
+        "import sys, nbcache.artifacts.store, nbcache.stores.directory; print('zstandard' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    assert result.stdout == "False\n"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sqlite3
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -102,14 +100,8 @@ def test_what_is_kept_of_a_graph_can_be_written(history: HistoryStore) -> None:
     assert len(run.function) == len(run.reason) == 200
 
 
-def test_a_run_of_a_cell_that_raised_is_marked(history: HistoryStore) -> None:
-    runs = replace(MISS, unfinished=True), HIT
-    assert history.write(NOTEBOOK, runs)
-    assert history.read(NOTEBOOK) == runs
-
-
 def test_what_kernels_write_is_read_together_oldest_first(history: HistoryStore, tmp_path: Path) -> None:
-    other = replace(MISS, kernel="another", function="other")
+    other = replace(MISS, kernel="another", function="other", unfinished=True)
     assert history.write(NOTEBOOK, [HIT])
     assert HistoryStore(tmp_path).write(NOTEBOOK, [MISS])
     assert history.write(NOTEBOOK, [MISS])  # once more, as where its answer was lost
@@ -120,27 +112,6 @@ def test_what_kernels_write_is_read_together_oldest_first(history: HistoryStore,
     assert history.everything() == (MISS, other, HIT)
     history.clear(NOTEBOOK)
     assert history.everything() == (other,)
-
-
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_kernels_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    assert HistoryStore(tmp_path).write(NOTEBOOK, [])
-    context = multiprocessing.get_context("fork")
-    start = context.Barrier(4)
-
-    def work(kernel: int) -> None:
-        start.wait()
-        for number in range(10):
-            if not HistoryStore(tmp_path).write(NOTEBOOK, [replace(MISS, kernel=str(kernel), number=number)]):
-                sys.exit(1)
-
-    processes = [context.Process(target=work, args=(kernel,)) for kernel in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert len(HistoryStore(tmp_path).read(NOTEBOOK)) == 40
 
 
 def test_the_newest_runs_are_kept(history: HistoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,17 +200,14 @@ def usual(runs: list[Run], *, cell: str = MISS.cell, function: str = MISS.functi
     return expected(runs, cell, function, Direction.FORWARD, **more)
 
 
-def test_nothing_is_expected_of_what_never_ran() -> None:
+def test_cold_and_restored_runs_have_an_estimate_each() -> None:
     assert usual([]) == expected([MISS, HIT], MISS.cell, MISS.function, Direction.BACKWARD)
     assert (usual([]).cold, usual([]).restored, usual([]).runs_cold) == (None, None, 0)
     assert usual([MISS], function="other").cold is None
-    assert (usual([MISS]).cold, usual([MISS]).restored) == (MISS.seconds, None)
-
-
-def test_cold_and_restored_are_told_apart() -> None:
     found = usual([MISS, HIT])
     assert (found.cold, found.restored) == (MISS.seconds, HIT.seconds)
     assert (found.runs_cold, found.runs_restored) == (1, 1)
+    assert (usual([MISS]).cold, usual([MISS]).restored) == (MISS.seconds, None)
 
 
 def test_it_is_the_median_of_the_last_five_and_its_phases_add_up() -> None:

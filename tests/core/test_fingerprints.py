@@ -124,8 +124,8 @@ RENAMED = [
 HIDDEN = {
     "int": ("class Size(int): pass\nK = Size({})\ndef target(x): return x * K", "2", "3"),
     "str": ("class Name(str): pass\nK = Name({})\ndef target(x): return x[K]", "'a'", "'b'"),
-    "generator": ("import random\nK = random.Random({})\ndef target(x): return K.random()", "1", "2"),
-    "exception": ("K = ValueError({})\ndef target(x): return K.args", "1", "2"),
+    "generator": ("import random\nK = random.Random({})\ndef target(x): return K.random()",),
+    "exception": ("K = ValueError({})\ndef target(x): return K.args",),
     "text": ("import io\nK = io.StringIO({})\ndef target(x): return K.read()", "'1'", "'2'"),
     "generic": ("K = list[{}]\ndef target(x): return K.__args__", "int", "str"),
     "private slot": (
@@ -133,7 +133,6 @@ HIDDEN = {
             "class S:\n  __slots__ = ('__k',)\n  def __init__(s, k): s.__k = k\n  def get(s): return s.__k\n"
             "K = S({})\ndef target(x): return K.get()"
         ),
-        *("1", "2"),
     ),
     "name of a class": (
         (
@@ -149,33 +148,27 @@ HIDDEN = {
             "from dataclasses import dataclass, field, fields\n@dataclass\nclass A:\n"
             "  a: int = field(default=1, metadata={{'k': {}}})\ndef target(x): return fields(A)[0].metadata"
         ),
-        *("1", "2"),
     ),
     "property": (
         "class P(property):\n  k = {}\nclass A:\n  @P\n  def f(s): return 1\ndef target(x): return A.f.k",
-        *("1", "2"),
     ),
     "static method": (
         (
             "class P(staticmethod):\n  def __get__(s, *a): return lambda: {}\n"
             "class A:\n  @P\n  def f(): return 1\ndef target(x): return A.f()"
         ),
-        *("1", "2"),
     ),
     "partial": (
         "import functools\nclass P(functools.partial):\n  k = {}\nK = P(max, 1)\ndef target(x): return K.k",
-        *("1", "2"),
     ),
     "attributes as keys": (
         "class A(dict):\n  __getattr__ = dict.__getitem__\nK = A(k={})\ndef target(x): return K.k",
-        *("1", "2"),
     ),
     "methods that raise": (
         (
             "class A(dict):\n  def items(s): raise ValueError\n  __len__ = __iter__ = __bool__ = items\n"
             "  def __getattribute__(s, name): raise ValueError\nK = A(k={})\ndef target(x): return K['k']"
         ),
-        *("1", "2"),
     ),
     "protocol": (
         (
@@ -184,21 +177,17 @@ HIDDEN = {
         ),
         *("k", "j"),
     ),
-    "digits of a number": ("K = 10 ** 5000 + {}\ndef target(x): return x * K", *("1", "2")),
-    "digits of a member": (
-        "class N(int): pass\nK = N(10 ** 5000 + {})\ndef target(x): return x * K",
-        *("1", "2"),
-    ),
+    "digits of a number": ("K = 10 ** 5000 + {}\ndef target(x): return x * K",),
+    "digits of a member": ("class N(int): pass\nK = N(10 ** 5000 + {})\ndef target(x): return x * K",),
     "sign of a NaN": ("K = {}\ndef target(x): return x * K", *("float('nan')", "-float('nan')")),
     "registry": (
         (
             "class B:\n  made = set()\n  def __init_subclass__(c): B.made.add(c)\nclass C(B): k = {}\n"
             "class D(B): k = 9\ndef target(x): return sum(c.k for c in B.made)"
         ),
-        *("1", "2"),
     ),
 }
-"""What is told by something else than attributes, code and elements: source, and two texts to put in."""
+"""Sources whose values differ in neither attributes, code nor elements; two texts for them, or 1 and 2."""
 
 
 def known() -> KnownPackages:
@@ -455,8 +444,8 @@ def test_more_than_can_be_looked_at_is_unknown() -> None:
 
 @pytest.mark.parametrize("name", HIDDEN)
 def test_what_values_hold_elsewhere_counts_and_code_of_theirs_does_not_run(name: str) -> None:
-    source, *texts = HIDDEN[name]
-    first, again, other = (fingerprint(target_of(source.format(text))) for text in (texts[0], *texts))
+    source, one, two = (*HIDDEN[name], "1", "2")[:3]
+    first, again, other = (fingerprint(target_of(source.format(text))) for text in (one, one, two))
 
     assert first == again
     assert first != other

@@ -10,14 +10,6 @@ from nbcache.core.errors import ConfigError
 from nbcache.core.settings import Settings, torchs_url
 
 
-def test_defaults_say_that_they_are_defaults() -> None:
-    settings = Settings.from_env({})
-
-    assert settings.max_bytes == 5_000_000_000
-    assert settings.dir == Path("~/.cache/nbcache").expanduser()
-    assert {settings.origin(name) for name in Settings.names()} == {"default"}
-
-
 def test_the_environment_sets_values_and_is_named_as_their_origin(tmp_path: Path) -> None:
     settings = Settings.from_env(
         {"NBCACHE_DIR": str(tmp_path), "NBCACHE_MAX_BYTES": "500MB", "NBCACHE_LIVE": "off"}
@@ -64,16 +56,6 @@ def test_an_unknown_name_gets_the_nearest_one() -> None:
         Settings().with_value("max_byte", "1", origin="test")
 
     assert caught.value.next_step == "did you mean 'max_bytes'?"
-
-
-@pytest.mark.parametrize(("name", "text"), [("max_bytes", "5GB"), ("live", "on"), ("report", "always")])
-def test_a_value_is_written_as_it_is_read(name: str, text: str) -> None:
-    settings = Settings()
-
-    assert settings.text(name) == text
-    assert settings.with_value(name, settings.text(name), origin="default") == settings.with_value(
-        name, text, origin="default"
-    )
 
 
 def test_the_shared_url_reaches_other_processes_and_no_output() -> None:

@@ -181,12 +181,16 @@ def test_a_folder_that_others_can_enter_is_not_used(keyring: Keyring, folder: Pa
         keyring.standing(FINGERPRINT)
 
 
-def test_a_link_in_place_of_the_key_is_not_followed(keyring: Keyring, folder: Path, tmp_path: Path) -> None:
+def test_no_link_or_file_stands_for_the_key_or_its_folder(
+    keyring: Keyring, folder: Path, tmp_path: Path
+) -> None:
     keyring.fingerprint()
     (folder / "key").rename(tmp_path / "elsewhere")
     (folder / "key").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(TrustError, match="not yours alone"):
-        Keyring(folder).fingerprint()
+    (tmp_path / "file").write_text("")
+    for place in (folder, tmp_path / "file"):
+        with pytest.raises(TrustError, match="not yours alone"):
+            Keyring(place).fingerprint()
 
 
 def test_a_file_that_is_no_such_key_says_so_and_is_kept(folder: Path) -> None:
@@ -205,12 +209,6 @@ def test_a_file_that_is_no_such_key_says_so_and_is_kept(folder: Path) -> None:
 def test_a_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(TrustError, match="cannot be written"):
-        Keyring(tmp_path / "nbcache").fingerprint()
-
-
-def test_a_path_that_is_a_file_says_so(tmp_path: Path) -> None:
-    (tmp_path / "nbcache").write_text("")
-    with pytest.raises(TrustError, match="not yours alone"):
         Keyring(tmp_path / "nbcache").fingerprint()
 
 
@@ -289,14 +287,10 @@ def test_what_is_said_of_a_signer_and_cannot_be_read_is_no_trust(keyring: Keyrin
 # --- policy -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", Policy)
-@pytest.mark.parametrize("standing", [Standing.OWN, Standing.TRUSTED])
-def test_ones_own_and_those_who_are_trusted_may_always(policy: Policy, standing: Standing) -> None:
-    admit(policy, standing, FINGERPRINT)
-
-
 @pytest.mark.parametrize("policy", [Policy.STRICT, Policy.ASK])
-def test_nobody_else_may_unless_the_policy_is_off(policy: Policy) -> None:
+def test_only_oneself_and_those_who_are_trusted_may_unless_the_policy_is_off(policy: Policy) -> None:
+    for standing in (Standing.OWN, Standing.TRUSTED):
+        admit(policy, standing, FINGERPRINT)
     with pytest.raises(UntrustedSigner, match=short(FINGERPRINT)):
         admit(policy, Standing.UNKNOWN, FINGERPRINT)
     with pytest.raises(Unsigned, match="not signed"):

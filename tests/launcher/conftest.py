@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from support.front_door import Kernel
 from support.nurseries import Place, Start
 
 
@@ -23,15 +23,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def start(place: Place) -> Iterator[Start]:
     """Return what starts a kernel, which ends with the test; there is a nursery."""
     place.nbcache("start")
-    kernels = []
+    yield place.start
+    place.end_kernels()
 
-    def started(**environ: str) -> Kernel:
-        kernels.append(place.start(**environ))
-        return kernels[-1]
 
-    yield started
-    for each in kernels:
-        each.client.stop_channels()
-        if each.manager.has_kernel:
-            each.manager.shutdown_kernel(now=True)
-        each.manager.cleanup_resources()
+@pytest.fixture
+def own_place(tmp_path: Path) -> Iterator[Place]:
+    """Return an environment of the test's own, whose kernels and nurseries end with the test."""
+    place = Place(tmp_path)
+    yield place
+    place.end_kernels()
+    place.nbcache("stop")

@@ -14,9 +14,10 @@ import nbformat
 import pytest
 from jupyter_client.connect import write_connection_file
 
-from support.front_door import Kernel, connected
+from support.front_door import Kernel, connected, reply_to
 from support.lab import TOKEN, Server
 from support.nurseries import NURSERY, Place, Start, nursery_of
+from support.redis_servers import wait_until
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]  # for its fixtures
 
@@ -59,9 +60,7 @@ def test_a_debugger_stops_at_a_breakpoint_in_a_cell_that_uses_torch(start: Start
     frame = control(kernel, "stackTrace", {"threadId": thread}, 6)["body"]["stackFrames"][0]
     assert frame["line"] == 3
     control(kernel, "continue", {"threadId": thread}, 7)
-    while (reply := kernel.client.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != message:
-        pass
-    assert reply["content"]["status"] == "ok" and kernel.ask("total") == 2.0
+    assert reply_to(kernel.client, message)["content"]["status"] == "ok" and kernel.ask("total") == 2.0
     control(kernel, "disconnect", {}, 8)
 
 
@@ -136,9 +135,7 @@ def test_an_editor_starts_the_command_itself_and_interrupts_it_by_a_signal(
                 pass
             time.sleep(1.5)  # ipykernel looks after its parent each second
             process.send_signal(2)  # to the launcher alone
-            while (reply := client.get_shell_msg(timeout=60))["parent_header"]["msg_id"] != message:
-                pass
-            assert reply["content"]["ename"] == "KeyboardInterrupt"
+            assert reply_to(client, message)["content"]["ename"] == "KeyboardInterrupt"
             client.shutdown()
             assert process.wait(60) == 0
     finally:
@@ -151,8 +148,7 @@ def test_a_prompt_is_answered(start: Start) -> None:
     message = kernel.client.execute("name = input('who? ')", allow_stdin=True)
     assert kernel.client.get_stdin_msg(timeout=60)["content"]["prompt"] == "who? "
     kernel.client.input("Ada")
-    while kernel.client.get_shell_msg(timeout=60)["parent_header"]["msg_id"] != message:
-        pass
+    reply_to(kernel.client, message)
     assert kernel.ask("name") == "Ada"
 
 
@@ -178,9 +174,7 @@ def test_a_server_starts_interrupts_restarts_and_ends_it(place: Place, start: St
             while client.get_iopub_msg(timeout=60)["msg_type"] != "stream":
                 pass
             rest(f"kernels/{kernel}/interrupt", {}, "POST")
-            while (reply := client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != message:
-                pass
-            assert reply["content"]["ename"] == "KeyboardInterrupt"
+            assert reply_to(client, message)["content"]["ename"] == "KeyboardInterrupt"
         rest(f"kernels/{kernel}/restart", {}, "POST")
         with connected(file) as client:
             asked = {"nursery": NURSERY, "process": "__import__('os').getpid()"}
@@ -190,9 +184,6 @@ def test_a_server_starts_interrupts_restarts_and_ends_it(place: Place, start: St
         )
         assert nursery
         rest(f"kernels/{kernel}", None, "DELETE")
-        deadline = time.monotonic() + 20
-        while Path(f"/proc/{process}").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not Path(f"/proc/{process}").exists()
+        wait_until(lambda: not Path(f"/proc/{process}").exists(), "the kernel has ended")
     finally:
         server.stop()

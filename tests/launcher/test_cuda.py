@@ -25,15 +25,15 @@ if "nbcache.launcher.nursery" in " ".join(sys.orig_argv):
 
 @pytest.mark.parametrize("initializes", [False, True])
 def test_nothing_of_a_nurserys_initializes_cuda_and_one_where_it_is_does_not_fork(
-    tmp_path: Path, initializes: bool
+    own_place: Place, initializes: bool
 ) -> None:
-    library, calls, added = tmp_path / "libcuda.so.1", tmp_path / "calls", tmp_path / "added"
+    place = own_place
+    library, calls, added = (place.folder / name for name in ("libcuda.so.1", "calls", "added"))
     command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(library), str(SOURCE)]
     subprocess.run(command, check=True)
     added.mkdir()
     if initializes:
         (added / "sitecustomize.py").write_text(INITIALIZING)
-    place = Place(tmp_path)
     place.environ |= {
         "COUNTED_CALLS": str(calls),
         "LD_PRELOAD": str(library),
@@ -42,20 +42,13 @@ def test_nothing_of_a_nurserys_initializes_cuda_and_one_where_it_is_does_not_for
     place.nbcache("start")
     nursery = place.nurseries()[0]["process"]
     kernel = place.start()
-    try:
-        asked = [
-            line.split()[1] for line in calls.read_text().splitlines() if int(line.split()[0]) == nursery
-        ]
-        if initializes:
-            assert asked == ["cuInit", "cuDeviceGetCount"]
-            assert nursery_of(kernel) == 0
-            assert "CUDA is initialized" in place.nbcache("status")
-        else:
-            assert nursery_of(kernel) == nursery
-            kernel.run("%load_ext nbcache\nimport torch\nprint(torch.ones(2).sum())")
-            assert asked == ["cuDeviceGetCount"]  # which asks whether it is
-            assert "cuInit" not in calls.read_text()
-    finally:
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
-        place.nbcache("stop")
+    asked = [line.split()[1] for line in calls.read_text().splitlines() if int(line.split()[0]) == nursery]
+    if initializes:
+        assert asked == ["cuInit", "cuDeviceGetCount"]
+        assert nursery_of(kernel) == 0
+        assert "CUDA is initialized" in place.nbcache("status")
+    else:
+        assert nursery_of(kernel) == nursery
+        kernel.run("%load_ext nbcache\nimport torch\nprint(torch.ones(2).sum())")
+        assert asked == ["cuDeviceGetCount"]  # which asks whether it is
+        assert "cuInit" not in calls.read_text()

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import KernelManager
 
-from support.front_door import Kernel
 from support.nurseries import Place, nursery_of
+from support.redis_servers import wait_until
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]
 
@@ -31,50 +28,33 @@ sys.path[:] = path
 """
 
 
-def start_in(place: Place, folder: Path, name: str = "nbcache") -> Kernel:
-    specs = KernelSpecManager(kernel_dirs=[str(Path(place.environ["JUPYTER_DATA_DIR"]) / "kernels")])
-    manager = KernelManager(kernel_name=name, kernel_spec_manager=specs)
-    manager.start_kernel(env=place.environ, cwd=str(folder))
-    client = manager.blocking_client()
-    client.start_channels()
-    client.wait_for_ready(timeout=60)
-    return Kernel(manager, client)
-
-
-def end(kernel: Kernel) -> None:
-    kernel.client.stop_channels()
-    kernel.manager.shutdown_kernel(now=True)
-
-
-def test_a_file_beside_a_notebook_runs_in_no_launcher_and_no_nursery(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    strangers, log = tmp_path / "strangers", tmp_path / "log"
+def test_a_file_beside_a_notebook_runs_in_no_launcher_and_no_nursery(own_place: Place) -> None:
+    place = own_place
+    strangers, log = place.folder / "strangers", place.folder / "log"
     strangers.mkdir()
     log.touch()
     for name in {*sys.stdlib_module_names, "nbcache", "torch"} - {*sys.builtin_module_names}:
         (strangers / f"{name}.py").write_text(STRANGER.format(log=str(log), folder=str(strangers)))
 
-    end(start_in(place, strangers))
-    while not any(lock.stat().st_size for lock in tmp_path.glob("nbcache-kernels-*/*.lock")):
-        time.sleep(0.05)
+    place.end(place.start_with(folder=strangers))
+    locks = place.folder.glob
+    wait_until(
+        lambda: any(lock.stat().st_size for lock in locks("nbcache-kernels-*/*.lock")), "a nursery starts"
+    )
     # else it would wait for an idle processor before it imports more
     assert "ended: 1 nursery" in place.nbcache("stop")
     code = "from nbcache.ui.terminal.parser import main; raise SystemExit(main())"
     command = [sys.executable, "-P", "-c", code, "kernel", "start"]
     subprocess.run(command, env=place.environ, cwd=strangers, check=True)
-    end(start_in(place, strangers))
+    place.end(place.start_with(folder=strangers))
     kernel = place.start()
-    try:
-        assert nursery_of(kernel)
-        kernel.run(
-            "import sys, torch; files = [str(vars(each).get('__file__')) for each in sys.modules.values()]"
-        )
-        assert kernel.ask(f"[file for file in files if file.startswith({str(strangers)!r})]") == []
-        lines = log.read_text().splitlines()
-        assert lines and [line for line in lines if "ipykernel_launcher" not in line.split()] == []
-    finally:
-        end(kernel)
-        place.nbcache("stop")
+    assert nursery_of(kernel)
+    kernel.run(
+        "import sys, torch; files = [str(vars(each).get('__file__')) for each in sys.modules.values()]"
+    )
+    assert kernel.ask(f"[file for file in files if file.startswith({str(strangers)!r})]") == []
+    lines = log.read_text().splitlines()
+    assert lines and [line for line in lines if "ipykernel_launcher" not in line.split()] == []
 
 
 def test_a_forked_kernel_looks_for_modules_where_an_ordinary_one_does(place: Place, start: object) -> None:
@@ -87,24 +67,21 @@ def test_a_forked_kernel_looks_for_modules_where_an_ordinary_one_does(place: Pla
     (place.cwd / "beside.py").write_text("")
     paths = []
     for name in ("nbcache", "ordinary"):
-        kernel = start_in(place, place.cwd, name)
-        try:
-            assert bool(nursery_of(kernel)) == (name == "nbcache"), place.nbcache("status")
-            paths.append(kernel.ask("(sys := __import__('sys')).path + [sys.flags.safe_path]"))
-            kernel.run("import beside")
-        finally:
-            end(kernel)
+        kernel = place.start_with(name=name)
+        assert bool(nursery_of(kernel)) == (name == "nbcache"), place.nbcache("status")
+        paths.append(kernel.ask("(sys := __import__('sys')).path + [sys.flags.safe_path]"))
+        kernel.run("import beside")
     assert paths[0] == paths[1] and "" in paths[0]
 
 
-def test_a_kernel_that_an_earlier_version_installed_is_ordinary_and_status_says_so(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+def test_a_kernel_that_an_earlier_version_installed_is_ordinary_and_status_says_so(own_place: Place) -> None:
+    place = own_place
     file = Path(place.environ["JUPYTER_DATA_DIR"]) / "kernels" / "nbcache" / "kernel.json"
     assert "earlier version" not in place.nbcache("status")
     spec = json.loads(file.read_text())
     spec["argv"].remove("-P")
     file.write_text(json.dumps(spec))
-    end(place.start())
+    place.end(place.start())
     status = place.nbcache("status")
     assert "installed by an earlier version of nbcache (run nbcache kernel install)" in status
     assert "no nursery" in status and "an earlier version of nbcache has installed it" in status

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from nbcache.torch_bridge.environment import release, torch_version
-from support.front_door import SESSION
+from support.front_door import SESSION, reply_to
 from support.nurseries import NURSERY, ROOT, Place, Start, ends, launcher_of, nursery_of, process_of
+from support.redis_servers import wait_until
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]  # for its fixtures
 
@@ -103,14 +104,11 @@ def test_it_is_interrupted_restarted_and_ended_as_an_ordinary_one(start: Start, 
     process = process_of(kernel)
     cell = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {child!r}])"
     sent = kernel.client.execute(cell, stop_on_error=False)  # or what is asked next may be given up as well
-    while not runs.exists():  # before, Python itself may lose the interrupt
-        time.sleep(0.05)
+    wait_until(runs.exists, "the child runs")  # before, Python itself may lose the interrupt
     children = process.children()
     kernel.manager.interrupt_kernel()
     assert ends(children[0])
-    while (reply := kernel.client.get_shell_msg(timeout=20))["parent_header"].get("msg_id") != sent:
-        pass
-    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert reply_to(kernel.client, sent)["content"]["ename"] == "KeyboardInterrupt"
     assert kernel.ask("1 + 1") == 2
 
     kernel.manager.restart_kernel(now=False)
@@ -133,9 +131,7 @@ def test_one_does_not_outlive_the_other(start: Start, number: signal.Signals) ->
     process, launcher = process_of(kernel), launcher_of(kernel)
     process.send_signal(signal.SIGKILL)
     assert kernel.manager.provisioner is not None
-    while (status := kernel.manager.provisioner.process.poll()) is None:  # type: ignore[attr-defined]
-        time.sleep(0.05)
-    assert status == -signal.SIGKILL
+    assert kernel.manager.provisioner.process.wait(60) == -signal.SIGKILL  # type: ignore[attr-defined]
 
     kernel = start()
     process, launcher = process_of(kernel), launcher_of(kernel)
@@ -154,8 +150,6 @@ def test_a_file_that_the_launcher_was_given_besides_the_standard_streams_is_the_
         assert nursery_of(kernel) == 0
         kernel.run(f"import os; os.write({write}, b'here')")
         assert os.read(read, 4) == b"here"
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
     finally:
         os.close(read)
         os.close(write)
@@ -168,22 +162,15 @@ def test_its_exit_status_is_that_of_the_kernel(start: Start) -> None:
 
 
 @pytest.mark.proof
-def test_kernels_live_on_without_their_nursery_and_the_next_one_is_ordinary(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.nbcache("start")
-    kernel = place.start()
+def test_kernels_live_on_without_their_nursery_and_the_next_one_is_ordinary(own_place: Place) -> None:
+    own_place.nbcache("start")
+    kernel = own_place.start()
     os.kill(nursery_of(kernel), signal.SIGKILL)
     time.sleep(1.5)  # ipykernel looks after its parent each second
     assert kernel.ask("__import__('torch').ones(2).sum().item()") == 2.0
-    following = place.start()
-    assert nursery_of(following) == 0
-    place.nbcache("start")  # or the one that the ordinary kernel has started
-    last = place.start()
-    assert nursery_of(last)
-    for each in (kernel, following, last):
-        each.client.stop_channels()
-        each.manager.shutdown_kernel(now=True)
-    place.nbcache("stop")
+    assert nursery_of(own_place.start()) == 0
+    own_place.nbcache("start")  # or the one that the ordinary kernel has started
+    assert nursery_of(own_place.start())
 
 
 @pytest.mark.parametrize(
@@ -268,54 +255,21 @@ def test_signals_are_ignored_and_blocked_as_the_launcher_has_them(place: Place) 
         *(pytest.param(each, marks=pytest.mark.proof) for each in ("own_too.py", "sympy.py")),
     ],
 )
-def test_what_has_changed_on_disk_ends_the_nursery(tmp_path: Path, file: str) -> None:
-    place, library = Place(tmp_path), tmp_path / "library"
+def test_what_has_changed_on_disk_ends_the_nursery(own_place: Place, file: str) -> None:
+    place, library = own_place, own_place.folder / "library"
     library.mkdir()
     (library / "sitecustomize.py").write_text("")  # every Python imports it
     (library / "own.py").write_text("")
     place.environ["PYTHONPATH"] = f"{library}:{place.environ['PYTHONPATH']}"
     place.nbcache("start")
-    kernels = []
-
-    def is_forked() -> bool:
-        kernels.append(place.start())
-        return bool(nursery_of(kernels[-1]))
 
     (library / "own.py").write_text("edited = True")  # which is not imported ahead
     (library / "saved.ipynb").write_text("")
-    assert is_forked()
-    assert kernels[-1].ask("__import__('own').edited")
-    (library / file).write_text("edited = True")
-    assert not is_forked()
-
-    place.nbcache("stop")
-    for kernel in kernels:
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
-
-
-def test_a_package_that_a_cell_installs_is_imported_anew_and_torch_asks_for_a_restart(tmp_path: Path) -> None:
-    place, library = Place(tmp_path), tmp_path / "library"
-    library.mkdir()
-    package = library / "networkx.py"  # which is imported ahead
-    package.write_text("edited = False")
-    place.environ["PYTHONPATH"] = f"{library}:{place.environ['PYTHONPATH']}"
-    place.nbcache("start")
     kernel = place.start()
-    try:
-        assert nursery_of(kernel)
-        kernel.run(f"open({str(package)!r}, 'w').write('edited = True  # and longer')")
-        assert kernel.ask("__import__('networkx').edited")
-        kernel.run("try: import torch\nexcept ImportError as error: said = str(error)")
-        assert "restart the kernel to use what is installed now" in kernel.ask("said")
-        kernel.manager.restart_kernel(now=True)
-        kernel.client.wait_for_ready(timeout=60)
-        assert nursery_of(kernel) == 0
-        assert kernel.ask("__import__('torch').ones(2).sum().item()") == 2.0
-    finally:
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
-        place.nbcache("stop")
+    assert nursery_of(kernel)
+    assert kernel.ask("__import__('own').edited")
+    (library / file).write_text("edited = True")
+    assert not nursery_of(place.start())
 
 
 def test_a_folder_that_others_can_use_is_not_used(tmp_path: Path) -> None:
@@ -327,8 +281,7 @@ def test_a_folder_that_others_can_use_is_not_used(tmp_path: Path) -> None:
     kernel = place.start()
     assert nursery_of(kernel) == 0
     assert [*folder.iterdir()] == []
-    kernel.client.stop_channels()
-    kernel.manager.shutdown_kernel(now=True)
+    place.end(kernel)
 
 
 def test_variables_that_come_too_late_for_torch_are_told(start: Start) -> None:
@@ -400,11 +353,7 @@ def test_starts_and_kills_leave_no_process_and_no_open_file(place: Place, start:
         assert nursery_of(kernel) == process.pid
         if number % 2:
             launcher_of(kernel).kill()
-        kernel.client.stop_channels()
-        kernel.manager.shutdown_kernel(now=True)
-        kernel.manager.cleanup_resources()
-    deadline = time.monotonic() + 20
-    while len(process.children(recursive=True)) > 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert len(process.children(recursive=True)) == 2  # what watches the first kernel, and that kernel
+        place.end(kernel)
+    # what watches the first kernel, and that kernel
+    wait_until(lambda: len(process.children(recursive=True)) == 2, "the other kernels have ended")
     assert process.num_fds() == files and process.num_threads() <= 2  # one of them numpy's

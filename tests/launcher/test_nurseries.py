@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from nbcache.launcher import kernel_spec, protocol
 from nbcache.ui.terminal.parser import main
 from support.nurseries import Place, Start, nursery_of
+from support.redis_servers import wait_until
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]
 
@@ -116,8 +116,8 @@ def test_bad_requests_are_answered_and_leave_nothing_open_and_the_nursery_lives_
         assert nursery.num_fds() <= open_files  # the first count may include the answered connection
 
 
-def test_variables_that_libraries_read_at_import_have_a_nursery_of_their_own(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+def test_variables_that_libraries_read_at_import_have_a_nursery_of_their_own(own_place: Place) -> None:
+    place = own_place
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None
     library = next((Path(spec.origin).parent / "lib").glob("libgomp*.so*"), None)
@@ -127,15 +127,9 @@ def test_variables_that_libraries_read_at_import_have_a_nursery_of_their_own(tmp
     place.nbcache("start")
     kernel = place.start()
     other = place.start(OPENBLAS_CORETYPE="Prescott")
-    try:
-        assert nursery_of(kernel) and kernel.ask("__import__('torch').get_num_threads()") == 1
-        assert nursery_of(other) == 0
-        assert "there was no nursery for its environment" in place.nbcache("status")
-    finally:
-        for started in (kernel, other):
-            started.client.stop_channels()
-            started.manager.shutdown_kernel(now=True)
-        place.nbcache("stop")
+    assert nursery_of(kernel) and kernel.ask("__import__('torch').get_num_threads()") == 1
+    assert nursery_of(other) == 0
+    assert "there was no nursery for its environment" in place.nbcache("status")
 
 
 CHANGING = """\
@@ -152,16 +146,19 @@ if "nbcache.launcher.nursery" in " ".join(sys.orig_argv):
 """
 
 
-def test_a_file_that_changes_while_a_nursery_imports_costs_another_try(tmp_path: Path) -> None:
-    place, added = Place(tmp_path), tmp_path / "added"
+def with_site(place: Place, code: str) -> Path:
+    """Run some code at the start of each interpreter of an environment; return the code's folder."""
+    added = place.folder / "added"
     added.mkdir()
-    (added / "sitecustomize.py").write_text(CHANGING.replace("TIMES", "1"))
+    (added / "sitecustomize.py").write_text(code)
     place.environ["PYTHONPATH"] = f"{added}:{place.environ['PYTHONPATH']}"
-    try:
-        assert place.nbcache("start").startswith("ready: nursery")
-        assert len([*added.glob("began-*")]) == 2
-    finally:
-        place.nbcache("stop")
+    return added
+
+
+def test_a_file_that_changes_while_a_nursery_imports_costs_another_try(own_place: Place) -> None:
+    added = with_site(own_place, CHANGING.replace("TIMES", "1"))
+    assert own_place.nbcache("start").startswith("ready: nursery")
+    assert len([*added.glob("began-*")]) == 2
 
 
 def test_where_each_try_ends_the_command_says_why(
@@ -201,11 +198,9 @@ if "nbcache.launcher.nursery" in " ".join(sys.orig_argv):
 """
 
 
-def test_a_file_with_a_high_number_reaches_no_nursery_and_no_forked_kernel(tmp_path: Path) -> None:
-    place, added = Place(tmp_path), tmp_path / "added"
-    added.mkdir()
-    (added / "sitecustomize.py").write_text(OPENING)
-    place.environ["PYTHONPATH"] = f"{added}:{place.environ['PYTHONPATH']}"
+def test_a_file_with_a_high_number_reaches_no_nursery_and_no_forked_kernel(own_place: Place) -> None:
+    place = own_place
+    with_site(place, OPENING)
     with open(os.devnull) as file:
         os.dup2(file.fileno(), HIGH)
         try:
@@ -213,17 +208,12 @@ def test_a_file_with_a_high_number_reaches_no_nursery_and_no_forked_kernel(tmp_p
         finally:
             os.close(HIGH)
     assert nursery_of(first) == 0 and first.ask(f"__import__('os').path.exists('/proc/self/fd/{HIGH}')")
-    while not (numbers := [lock.read_text() for lock in tmp_path.glob("*/*.lock") if lock.stat().st_size]):
-        time.sleep(0.05)
-    assert not Path(f"/proc/{int(numbers[0])}/fd/{HIGH}").exists()
+    locks = place.folder.glob
+    wait_until(lambda: any(lock.stat().st_size for lock in locks("*/*.lock")), "a nursery starts")
+    lock = next(lock for lock in locks("*/*.lock") if lock.stat().st_size)
+    assert not Path(f"/proc/{int(lock.read_text())}/fd/{HIGH}").exists()
     place.nbcache("stop")  # else it would wait for an idle processor before it imports more
     place.nbcache("start")
     kernel = place.start()
-    try:
-        assert Path(f"/proc/{nursery_of(kernel)}/fd/{HIGH + 1}").exists()
-        assert not kernel.ask(f"__import__('os').path.exists('/proc/self/fd/{HIGH + 1}')")
-    finally:
-        for started in (first, kernel):
-            started.client.stop_channels()
-            started.manager.shutdown_kernel(now=True)
-        place.nbcache("stop")
+    assert Path(f"/proc/{nursery_of(kernel)}/fd/{HIGH + 1}").exists()
+    assert not kernel.ask(f"__import__('os').path.exists('/proc/self/fd/{HIGH + 1}')")

@@ -15,6 +15,7 @@ from jupyter_client.manager import KernelManager
 
 from support.front_door import Kernel
 from support.nurseries import Start, launcher_of, nursery_of, process_of
+from support.redis_servers import wait_until
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]
 
@@ -31,8 +32,7 @@ def test_a_restarted_kernel_waits_for_the_end_of_the_one_before_it(start: Start)
     try:
         kernel.manager.restart_kernel(now=True)
         launcher = launcher_of(kernel)
-        while launcher.status() != psutil.STATUS_ZOMBIE and not waits_for_a_lock(launcher):
-            time.sleep(0.02)
+        wait_until(lambda: waits_for_a_lock(launcher), "the next launcher waits for the first kernel's end")
     finally:
         watcher.resume()
     kernel.client.wait_for_ready(timeout=60)

@@ -52,18 +52,6 @@ compiled = len(__import__("nbcache").session().graphs)
 score(x)
 print(len(__import__("nbcache").session().graphs) - compiled, [n for n in {*globals()} - names if "__" in n])
 """
-DIFFERENT = """\
-def unlike(x):
-    return (x.sin() + (1 if torch.compiler.is_compiling() else 0)).cos()
-"""
-BROKEN = """
-@torch.library.custom_op("diagnosed::broken", mutates_args=())
-def broken(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-@broken.register_fake
-def _(x):
-    raise RuntimeError("no such thing")
-"""
 
 
 def told(notebook: Any, index: int) -> dict[str, Any]:
@@ -112,29 +100,6 @@ def test_a_call_is_measured_and_nothing_of_the_users_changes(
 
     again = run_cells([LOAD, SET_UP, DEFINE, f"%nbcache diagnose {lines[2]}", REPORTS], with_headers)
     assert set(outcomes(again)) == {"hit"}  # what was diagnosed is stored
-
-
-@pytest.mark.proof
-def test_failures_and_other_results_are_found_and_random_ones_compared_by_eager_numbers(
-    with_headers: dict[str, str], run_cells: RunCells
-) -> None:
-    drop = "drop = torch.nn.Dropout()\ndef dropped(x): return drop(x) * 3"
-    noise = "import time\ndef noisy(x): return x * time.perf_counter()"
-    names = ("unlike", "dropped", "noisy", "broken")
-    cells = [LOAD, SET_UP, DIFFERENT, drop, noise + BROKEN]
-    cells += [f"%nbcache diagnose --runs 1 {name}(x) --json" for name in names]
-    notebook = run_cells(cells, with_headers)
-
-    unlike, dropped, noisy, broken = (told(notebook, index) for index in (5, 6, 7, 8))
-    results = unlike["modes"][0]["results"]
-    assert results["agreement"] == "different"
-    assert results["place"] == "output" and "difference" in results["message"]
-    assert unlike["recommendation"].startswith("find out why results differ before you use it compiled")
-    assert dropped["modes"][0]["results"]["agreement"] in ("equal", "usual")
-    assert "it draws random numbers: results were compared with fallback_random=True" in dropped["notes"]
-    assert noisy["modes"][0]["results"]["agreement"] == "unknown"
-    assert "no such thing" in broken["modes"][0]["failure"] and broken["modes"][0]["timing"] is None
-    assert broken["recommendation"].startswith("do not compile it as it is: torch.compile fails: ")
 
 
 def test_what_is_wrong_is_said_as_it_is_and_leaves_the_kernel_as_it_was(

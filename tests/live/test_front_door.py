@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import shutil
 import stat
-import subprocess
-import sys
-import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -29,7 +25,6 @@ from support.front_door import (
     Environ,
     RunCells,
     RunPython,
-    client_for,
     errors,
     graphs,
     outcomes,
@@ -77,17 +72,10 @@ def test_a_first_kernel_misses_and_says_so(cold: tuple[Path, nbformat.NotebookNo
         sum(seconds for phase, seconds in first["seconds"].items() if phase != "total")
     )
     assert "0 of 4 hits" in shown(notebook, 3) and "stored for next time" in shown(notebook, 3)
-
-
-def test_the_cell_that_compiles_is_named_and_so_is_the_cell_that_defines(
-    cold: tuple[Path, nbformat.NotebookNode],
-) -> None:
-    _, notebook = cold
     by_cell = {report["cell"]["execution_count"]: report["graphs"] for report in reports(notebook)}
-
     assert [len(by_cell[number]) for number in (1, 2, 3, 4)] == [0, 0, 0, 4]
     assert {graph["cell"]["execution_count"] for graph in by_cell[4]} == {4}
-    assert by_cell[4][0]["function_cell"]["execution_count"] == 3
+    assert first["function_cell"]["execution_count"] == 3
 
 
 def test_a_restarted_kernel_with_all_folders_wiped_hits_every_graph_and_runs_no_compiler(
@@ -117,31 +105,6 @@ def test_a_restarted_kernel_with_all_folders_wiped_hits_every_graph_and_runs_no_
     )
     assert "4 of 4 hits (100 %)" in shown(notebook, 3)
     assert printed(notebook, 4) == "4\n"  # torch's own bundle is as whole as without nbcache
-
-
-def test_another_virtual_environment_compiles_nothing_either(
-    warm: dict[str, str],
-    run_cells: RunCells,
-    tmp_path: Path,
-    count_compilers: Callable[[dict[str, str]], Path],
-) -> None:
-    environment = tmp_path / "elsewhere"
-    packages = environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-    packages.mkdir(parents=True)
-    for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        (packages / entry.name).symlink_to(entry)
-    (environment / "bin").mkdir()
-    python = environment / "bin" / "python"
-    python.symlink_to(Path(sys.executable).resolve())
-    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", environment)
-    notes = count_compilers(warm)
-
-    where = "print(torch.__file__)"
-    notebook = run_cells([LOAD, SET_UP, DEFINE, CALL, where, REPORTS], {**warm, "TEST_PYTHON": str(python)})
-
-    assert printed(notebook, 4).startswith(str(environment))
-    assert outcomes(notebook) == ["hit"] * 4
-    assert notes.read_text() == ""
 
 
 def test_an_edited_function_misses_and_answers_anew(
@@ -203,76 +166,6 @@ def test_a_cell_that_fails_shows_its_error_once_and_what_it_compiled_is_kept(
     assert (error.ename, error.evalue) == ("ValueError", "mine")
     assert "stored for next time, though the cell raised" in " ".join(shown(first, 2).split())
     assert "line 5" in "\n".join(error.traceback)
-    assert outcomes(first) == ["miss"]
-    assert outcomes(second) == ["hit"]
-
-
-def test_an_error_stops_run_all(isolated: dict[str, str], run_cells: RunCells) -> None:
-    from nbclient.exceptions import CellExecutionError
-
-    too_wide = "import torch\ntorch.compile(lambda x: x @ torch.ones(7, 7))(torch.ones(5, 2))"
-    for cell, name in (
-        ("%%compile_cached\n1/0", "ZeroDivisionError"),
-        ("%%compile_cached --oops\n1", "UsageError"),
-        (too_wide, "TorchRuntimeError"),
-    ):
-        with pytest.raises(CellExecutionError) as caught:
-            run_cells([LOAD, cell, "print('not reached')"], isolated)
-        assert caught.value.ename == name
-        assert "torch_bridge" not in caught.value.traceback
-
-
-def test_top_level_await_and_the_last_expression_work_as_in_any_cell(
-    with_headers: dict[str, str], run_cells: RunCells
-) -> None:
-    cell = """\
-%%compile_cached double
-import asyncio
-await asyncio.sleep(0)
-def double(x):
-    return x * 2
-double(x).sum()"""
-
-    notebook = run_cells([LOAD, SET_UP, cell, REPORTS], with_headers)
-
-    (result,) = [each for each in notebook.cells[2].outputs if each.output_type == "execute_result"]
-    assert result.data["text/plain"].startswith("tensor(")
-    assert outcomes(notebook) == ["miss"]
-
-
-def test_two_kernels_at_once_share_one_store(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], tmp_path: Path
-) -> None:
-    def cells(number: int) -> list[str]:
-        own = f"@torch.compile\ndef own(x):\n    return x.sin() + {number}\nprint(own(x).sum().item())"
-        return [LOAD, SET_UP, DEFINE, CALL, own, REPORTS]
-
-    async def at_once() -> list[nbformat.NotebookNode]:
-        clients = [client_for(cells(number), with_headers, tmp_path) for number in (1, 2)]
-        runs = [client.async_execute(cleanup_kc=True, env=dict(with_headers)) for client in clients]
-        return await asyncio.gather(*runs)
-
-    both = asyncio.run(at_once())
-    wipe(with_headers)
-    third = [run_cells(cells(number), with_headers) for number in (1, 2)]
-
-    assert [outcomes(notebook) for notebook in both] == [["hit"] * 4 + ["miss"]] * 2
-    assert [outcomes(notebook) for notebook in third] == [["hit"] * 5] * 2
-    assert [printed(notebook, 4) for notebook in third] == [printed(notebook, 4) for notebook in both]
-
-
-def test_what_another_notebook_compiled_is_a_hit_here(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
-) -> None:
-    cell = "%%compile_cached\n@torch.compile\ndef shared(x):\n    return x.cos() + 5\nshared(x)\n"
-    first = run_cells([LOAD, SET_UP, cell, REPORTS], {**with_headers, "NBCACHE_NOTEBOOK": "/a/one.ipynb"})
-    wipe(with_headers)
-
-    second = run_cells(
-        [LOAD, SET_UP, "# another cell\n" + cell.replace("%%compile_cached\n", ""), REPORTS],
-        {**with_headers, "NBCACHE_NOTEBOOK": "/b/two.ipynb"},
-    )
-
     assert outcomes(first) == ["miss"]
     assert outcomes(second) == ["hit"]
 
@@ -341,20 +234,6 @@ print(keys == list(model.state_dict()), type(model).__name__)
     assert printed(notebook, 2) == "True Sequential\n"
     (graph,) = graphs(notebook)  # dynamic from the start: the second shape needs no graph of its own
     assert (graph["function"], graph["location"]) == ("Sequential", "")  # and not where nbcache wraps it
-
-
-def test_a_backend_without_caches_and_disabled_caches_say_so(
-    isolated: dict[str, str], run_cells: RunCells
-) -> None:
-    cells = [
-        "%%compile_cached plain --backend eager\ndef plain(x):\n    return x * 5\nplain(x)",
-        "torch.compiler.config.force_disable_caches = True",
-        "%%compile_cached off --backend inductor\ndef off(x):\n    return x * 6\noff(x)",
-    ]
-    notebook = run_cells([LOAD, SET_UP, *cells, REPORTS], isolated)
-
-    assert outcomes(notebook) == ["bypass", "disabled"]
-    assert "does not use torch's caches" in graphs(notebook)[0]["reason"]
 
 
 def test_a_store_whose_every_artifact_is_damaged_is_a_miss_with_one_warning(
@@ -497,58 +376,6 @@ def test_a_store_folder_of_somebody_else_is_refused_and_the_cells_run(
     assert "StoreUnavailable" in printed(notebook, 0) and str(store) in printed(notebook, 0)
     (result,) = [each for each in notebook.cells[1].outputs if each.output_type == "execute_result"]
     assert result.data["text/plain"] == "42"
-
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Return a function that mounts a small file system in memory, `mount(name, options)`."""
-    mounted: list[Path] = []
-
-    def mount(name: str, options: str) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        if os.getuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
-            pytest.skip("needs the right to mount a file system")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_on_a_full_disk_the_cell_runs_and_one_warning_says_so(
-    with_headers: dict[str, str], run_cells: RunCells, mount: Callable[..., Path]
-) -> None:
-    disk = mount("disk", "size=16k")
-    cell = "%%compile_cached\nprint(torch.compile(lambda x: x * 7)(x).sum().item())\n%nbcache flush"
-
-    notebook = run_cells(
-        [LOAD, SET_UP, cell, "1", REPORTS], {**with_headers, "NBCACHE_DIR": str(disk / "store")}
-    )
-
-    assert outcomes(notebook) == ["miss"]
-    notices = [notice for report in reports(notebook) for notice in report["notices"]]
-    assert len(notices) == 1 and "no room" in notices[0]
-
-
-def test_a_store_that_cannot_be_written_to_is_still_read(
-    with_headers: dict[str, str], run_cells: RunCells, mount: Callable[..., Path]
-) -> None:
-    disk = mount("disk", "size=64m")
-    shutil.copytree(with_headers["NBCACHE_DIR"], disk / "store")
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    more = "%%compile_cached\nprint(torch.compile(lambda x: x * 8)(x).sum().item())"
-
-    notebook = run_cells(
-        [LOAD, SET_UP, DEFINE, CALL, more, "%nbcache flush", REPORTS],
-        {**with_headers, "NBCACHE_DIR": str(disk / "store")},
-    )
-
-    assert outcomes(notebook) == ["hit"] * 4 + ["miss"]
-    notices = [notice for report in reports(notebook) for notice in report["notices"]]
-    assert len(notices) == 1
 
 
 def test_the_store_is_its_owners_only(cold: tuple[Path, nbformat.NotebookNode]) -> None:
@@ -774,23 +601,6 @@ def heavy(x):
     assert [graph["outcome"] for graph in by_cell[5]] == ["miss"]
 
 
-def test_a_graph_break_at_a_choice_between_numbers_is_explained(
-    isolated: dict[str, str], run_cells: RunCells
-) -> None:
-    cell = """\
-@torch.compile(backend="eager")
-def choose(x):
-    if x.sum() > 0:
-        return x + 1
-    return x - 1
-choose(x);
-"""
-    notebook = run_cells([LOAD, SET_UP, cell, REPORTS], isolated)
-
-    reason = graphs(notebook)[0]["graph_break_reason"]
-    assert "value of a tensor" in reason and "In[3]:3" in reason
-
-
 def test_the_best_configurations_are_there_before_the_first_compile(
     with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
 ) -> None:
@@ -904,30 +714,6 @@ print(kept())
     notebook = run_cells([LOAD, SET_UP, cell, look], isolated)
 
     assert printed(notebook, 3) == "None\n"
-
-
-def test_a_cell_that_raises_drops_no_graph_of_its_earlier_runs_from_the_file(
-    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
-) -> None:
-    cell = """\
-f(x)
-if "FAILS" in os.environ:
-    raise ValueError("no luck")
-f(x.double())
-"""
-    define = "import os\n@torch.compile\ndef f(x):\n    return (x * 2).sin()"
-    snapshot = f"%nbcache snapshot {tmp_path}/model.nbcache"
-    cells = [LOAD, SET_UP, define, cell, snapshot]
-    notebook = tmp_path / "model.ipynb"
-    sources = [nbformat.v4.new_code_cell(source) for source in cells]
-    nbformat.write(nbformat.v4.new_notebook(cells=sources), notebook)
-    environ = {**with_headers, "NBCACHE_NOTEBOOK": str(notebook)}
-    assert "holds 2 graphs" in shown(run_cells(cells, environ), 4)
-
-    failed = run_cells(cells, {**environ, "FAILS": "1"}, allow_errors=True)
-
-    assert "no luck" in str(errors(failed, 3)[0])
-    assert "holds 2 graphs" in shown(failed, 4)
 
 
 INTERRUPT = """\

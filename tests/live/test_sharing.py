@@ -10,7 +10,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,14 +39,12 @@ from support.front_door import (
     shown,
     with_old_compiler,
 )
-from support.torch_versions import HAS_TRACES
 
 # For its fixtures, and those of others: what it links has another status after that, which ends nurseries.
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]
 
 CELLS = [LOAD, SET_UP, DEFINE, CALL]
 MIME = "application/vnd.nbcache.snapshot"
-MANIFEST_MIME = "application/vnd.nbcache.manifest+json"
 NOBODY = 65534
 FOUND = """\
 import json, os
@@ -342,38 +339,6 @@ def test_where_the_policy_is_to_ask_the_answer_counts(
     assert len(bob.json("trust")["trusted"]) == 1
 
 
-def test_keys_that_others_can_read_cost_hits_and_not_the_extension(
-    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine
-) -> None:
-    bring_file(ada[0], bob, ada[1])
-    keys = Path(bob.environ["HOME"]) / ".config" / "nbcache"
-    keys.mkdir(parents=True, mode=0o755)
-    keys.chmod(0o755)
-    notebook = bob.run(LOAD, "import torch\nprint(1 + 1)", "%nbcache status")
-    assert "others can read or write this" in printed(notebook, 0)
-    assert printed(notebook, 1) == "2\n"
-    assert "0 entries" in shown(notebook, 2)
-
-
-def test_a_changed_snapshot_is_refused_whole_and_the_cells_run(
-    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
-) -> None:
-    bob.save(plain(ada[1]))
-    data = bytearray(ada[0].snapshot.read_bytes())
-    with zipfile.ZipFile(ada[0].snapshot) as archive:
-        largest = max(archive.infolist(), key=lambda each: each.compress_size)
-    begin = largest.header_offset + 30 + len(largest.filename)
-    data[begin + largest.compress_size // 2] ^= 1
-    bob.snapshot.write_bytes(data)
-    bob.said("trust", "add", signer)
-
-    notebook = bob.run(LOAD, SET_UP, "%nbcache status")
-    verified = bob.command("verify", str(bob.snapshot))
-
-    assert "refused whole" in printed(notebook, 0) and "0 entries" in shown(notebook, 2)
-    assert verified.returncode == 1 and "refused whole" in verified.stdout
-
-
 def test_a_file_named_as_a_fingerprint_is_not_trusted_in_its_place(
     ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
 ) -> None:
@@ -383,25 +348,6 @@ def test_a_file_named_as_a_fingerprint_is_not_trusted_in_its_place(
     assert [each["fingerprint"] for each in bob.json("trust")["trusted"]] == [friend]
     assert spelled(signer) in bob.said("trust", "add", str(ada[0].snapshot), "--name", "Ada")
     assert "Ada" in bob.said("trust", "remove", signer[:8])
-
-
-def test_inspect_tells_what_a_snapshot_is_before_it_is_trusted(
-    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
-) -> None:
-    text = bob.said("inspect", str(ada[0].snapshot))
-    assert "4 graphs" in text and "loss_of" in text and "not trusted" in text and "fits this machine" in text
-    (found,) = bob.json("inspect", str(ada[0].snapshot))
-    assert (found["signer"], found["standing"]) == (signer, "unknown")
-    (manifest,) = found["manifests"]
-    assert manifest["differences"] == []
-    assert len(manifest["graphs"]) == 4
-    assert all(graph["seconds"] > 0.1 and graph["artifacts"] for graph in manifest["graphs"])
-    assert {artifact["type"] for artifact in manifest["artifacts"]} >= {
-        "inductor",
-        "aot_autograd",
-        "cpp_kernel",
-    }
-    assert found["packed_bytes"] < found["bytes"] / 3
 
 
 def test_a_bundle_is_imported_and_its_kernels_are_compiled_once(
@@ -441,13 +387,6 @@ def test_a_bundle_whose_kernels_cannot_be_built_here_costs_hits_and_nothing_else
     assert "a C++ kernel of it is missing" in graphs(notebook)[0]["reason"]
     ours, theirs = (float(printed(each, 3).split()[-2]) for each in (notebook, ada[1]))
     assert ours == pytest.approx(theirs, abs=1e-5)
-
-
-def test_what_is_no_bundle_is_refused(bob: Machine) -> None:
-    path = bob.folder / "bundle"
-    path.write_bytes(b"no bundle")
-    done = bob.command("import-mega", str(path), "--yes")
-    assert done.returncode == 1 and "this is no bundle of torch's" in done.stderr and str(path) in done.stderr
 
 
 def test_plain_torch_loads_an_exported_bundle_and_hits(
@@ -495,44 +434,6 @@ def test_a_notebook_is_warmed_and_then_required_to_hit_without_a_person(
     bob.save(notebook)
     failed = bob.command("run", str(bob.notebook))
     assert failed.returncode == 1 and "cell 3: ZeroDivisionError" in failed.stdout
-
-
-def test_another_snapshot_writes_only_what_is_new(
-    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
-) -> None:
-    bring_file(ada[0], bob, ada[1])
-    bob.said("trust", "add", signer)
-
-    notebook = bob.run(*CELLS, "%nbcache snapshot", "%nbcache snapshot")
-
-    assert "4 graphs" in printed(notebook, 0) and "saves about" in printed(notebook, 0)
-    assert "not used" not in printed(notebook, 0) and "does not fit" not in printed(notebook, 0)
-    assert "4 graphs" in shown(notebook, 4)
-    assert "nothing was new" in shown(notebook, 5)
-    versions = {each["standing"]: each for each in bob.json("inspect", str(bob.snapshot))}
-    (before,) = bob.json("inspect", str(ada[0].snapshot))
-    made = {each["digest"]: each["maker"] for each in before["manifests"][0]["artifacts"]}
-    assert {*made.values()} == {signer}
-    types = {each["type"] for each in before["manifests"][0]["artifacts"]}
-    assert ({"rerun", "trace"} <= types) == HAS_TRACES
-    assert versions["trusted"]["manifests"] == before["manifests"]
-    own = versions["own"]["manifests"][0]["artifacts"]
-    assert made.keys() <= {each["digest"] for each in own}
-    # Facts about the compiler here, which bob has found out as well, are his.
-    graphs_of = {each["digest"]: each["maker"] for each in own if each["type"] != "probe"}
-    assert {graphs_of[digest] for digest in made.keys() & graphs_of.keys()} == {signer}
-
-
-def test_a_snapshot_that_was_renamed_is_found_by_its_digest(
-    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
-) -> None:
-    notebook = nbformat.read(ada[0].notebook, as_version=4)
-    del notebook.cells[5:]  # the output that carries it all
-    assert MANIFEST_MIME in str(notebook)
-    bob.save(notebook)
-    shutil.copy(ada[0].snapshot, bob.notebook.with_name("another name.nbcache"))
-    bob.said("trust", "add", signer)
-    assert outcomes(bob.run(*CELLS, REPORTS)) == ["hit"] * 4
 
 
 def test_autosnapshot_writes_as_soon_as_compiling_ends(

@@ -83,20 +83,3 @@ def test_what_it_came_to_and_what_comes_next(
         "constant lr: 0.001 before, 0.0003 now; and 1 more, see %nbcache why",
     )
     assert "changed since: loss inference" in figures
-
-
-def test_without_a_notebook_they_say_what_they_can(isolated: dict[str, str], run_cells: RunCells) -> None:
-    *_, plan, stats = run_cells([*CELLS, "%nbcache plan", "%nbcache stats"], isolated).cells
-    (planned,), (figures,) = plan.outputs, stats.outputs
-    said = planned.data["text/plain"]
-    assert said == "nbcache plan · this kernel cannot tell its notebook: %nbcache config notebook=PATH"
-    said = figures.data["text/plain"]
-    assert said.startswith("nbcache stats · this kernel · 2 graphs")
-    assert "all kernels that cannot tell their notebook · 2 graphs" in said
-
-
-def test_a_cell_that_is_not_saved_leaves_nothing(isolated: dict[str, str], run_cells: RunCells) -> None:
-    unsaved = f"%%compile_cached --no-save\n{CALL}"
-    done = run_cells([LOAD, SET_UP, DEFINE, unsaved, "%nbcache stats --json"], isolated)
-    stats = json.loads(printed(done, -1))
-    assert (stats["session"]["graphs"], stats["notebook"]["graphs"]) == (1, 0)

@@ -59,12 +59,6 @@ def test_no_bytes_do_more_than_be_refused(tail: bytes) -> None:
             continue
 
 
-@pytest.mark.parametrize("end", range(len(GOLDEN)))
-def test_a_value_that_ends_too_early_is_corrupt(end: int) -> None:
-    with pytest.raises(CorruptEntry):
-        decode_shared(GOLDEN[:end])
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -176,13 +170,6 @@ def test_no_damage_yields_anything_or_raises(reader: Reader, damages: Callable[[
         assert len(reader.said) <= 1
         assert reader.level.failure is None
     assert reader.contents(reader.value) == [CONTENT]
-
-
-def test_of_many_variants_the_damaged_are_left_out(reader: Reader) -> None:
-    (whole,) = decode_shared(reader.value)
-    broken = replace(whole, packed=whole.packed[:-1])
-    foreign = replace(whole, signature=b"{}")
-    assert reader.contents(encode_shared([broken, foreign, whole])) == [CONTENT]
 
 
 def test_content_that_would_be_far_longer_than_its_bytes_is_not_unpacked(reader: Reader) -> None:

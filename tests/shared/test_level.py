@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,8 @@ from nbcache.stores.filesystem import FilesystemStore
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.redis.store import RedisStore
 from support.front_door import in_child
-from support.live_kernels import ELSEWHERE, HERE, IMPATIENT, SECONDS
-from support.redis_servers import RedisServer, wait_until
+from support.live_kernels import ELSEWHERE, HERE, IMPATIENT, SECONDS, at_once
+from support.redis_servers import wait_until
 from support.testing import FailingStore
 
 Level = Callable[..., SharedLevel]
@@ -483,38 +484,15 @@ def test_a_cell_waits_in_vain_for_no_longer_than_its_bound(level: Level, said: l
 
 def test_threads_may_use_a_level_at_once(store: Store, level: Level) -> None:
     one = level(store)
-    errors: list[BaseException] = []
 
     def use(name: str) -> None:
-        try:
-            for number in range(10):
-                publish(one, b"%s%d" % (name.encode(), number), key=f"{name}{number}")
-                one.find(HERE, "inductor", f"{name}{number}")
-                one.begin_cell()
-        except BaseException as error:
-            errors.append(error)
+        for number in range(10):
+            publish(one, b"%s%d" % (name.encode(), number), key=f"{name}{number}")
+            one.find(HERE, "inductor", f"{name}{number}")
+            one.begin_cell()
 
-    threads = [threading.Thread(target=use, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(SECONDS)
-    assert errors == [] and one.flush(SECONDS)
+    at_once(partial(use, name) for name in "abcd")
+    assert one.flush(SECONDS)
     for name in "abcd":
         for number in range(10):
             assert found(one, f"{name}{number}") == [b"%s%d" % (name.encode(), number)]
-
-
-def test_a_level_on_a_server_that_was_emptied_finds_nothing_and_goes_on(
-    redis_server: RedisServer, level: Level, said: list[str]
-) -> None:
-    one = level(RedisStore(redis_server.url))
-    publish(one, b"a graph")
-    assert one.flush(SECONDS)
-    with redis_server.client() as client:
-        client.flushall()
-    assert found(one) == []
-    publish(one, b"another graph")
-    assert one.flush(SECONDS)
-    assert found(one) == [b"another graph"]
-    assert said == []

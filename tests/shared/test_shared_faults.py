@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ from nbcache.core.model import Level
 from nbcache.core.reports import CellReport
 from nbcache.shared.layout import slot_of
 from nbcache.stores.redis.store import RedisStore
-from support.front_door import in_child
 from support.live_kernels import HERE, HIT, IMPATIENT, MISS, SECONDS, TIMEOUT, Kernel, kernels
-from support.redis_servers import HOST, Proxy, RedisCluster, RedisServer, free_port, wait_until
+from support.redis_servers import HOST, Proxy, RedisServer, free_port, wait_until, within
 
 Make = Callable[..., Kernel]
 
@@ -24,8 +22,6 @@ pytestmark = pytest.mark.faults
 CONNECT = 0.25
 BOUND = CONNECT + TIMEOUT
 """Seconds that a cell may wait because of Redis, once."""
-SLACK = 10.0
-"""Seconds that a busy machine may add."""
 MANY = [f"k{number}" for number in range(30)]
 
 
@@ -34,19 +30,6 @@ def kernel(tmp_path: Path) -> Iterator[Make]:
     usual = {"prefetch": False, "timings": IMPATIENT}
     with kernels(tmp_path) as make:
         yield lambda url, *args, **options: make(url, *args, **{**usual, **options})
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path / "redis") as server:
-        yield server
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    assert time.monotonic() - start < seconds + SLACK
 
 
 def marked(report: CellReport) -> bool:
@@ -120,36 +103,15 @@ def test_a_server_that_dies_or_hangs_is_waited_for_once(
     assert kernel(server.url, notebook="another.ipynb").run(*MANY) == [HIT] * 30
 
 
-def test_a_server_that_hangs_between_two_questions_costs_no_more(kernel: Make, server: RedisServer) -> None:
-    one = kernel(server.url)
-    store = one.shared.store
-    assert isinstance(store, RedisStore)
-    get = store.get
-
-    def then_hangs(key: str) -> bytes | None:
-        value = get(key)
-        if key != "probe":
-            server.stop()
-        return value
-
-    store.get = then_hangs  # type: ignore[method-assign]
-    with within(BOUND):
-        assert one.run(*MANY) == [MISS] * 30
-    assert len(warnings(one)) == 1
-    store.get = get  # type: ignore[method-assign]
-    server.resume()
-    comes_back(one, server, *MANY)
-
-
 # --- slow and broken connections ------------------------------------------------------------------
 
 
 def test_a_server_that_is_slow_is_not_asked_by_the_rest_of_a_cell(kernel: Make, server: RedisServer) -> None:
     with Proxy(server.port) as proxy:
-        one = kernel(proxy.url, shared_timeout=0.6)
-        proxy.delay = 0.45
+        one = kernel(proxy.url, shared_timeout=2.0)
+        proxy.delay = 1.2
         before = proxy.round_trips
-        with within(4 * 0.6):
+        with within(4 * 2.0):
             report = one.cell(*MANY)
         assert [graph.outcome for graph in report.graphs] == [MISS] * 30
         assert proxy.round_trips - before < 10
@@ -162,62 +124,10 @@ def test_a_server_that_is_slow_is_not_asked_by_the_rest_of_a_cell(kernel: Make, 
 def test_what_is_found_is_worth_waiting_for(kernel: Make, server: RedisServer) -> None:
     kernel(server.url).publish(*MANY[:5])
     with Proxy(server.port) as proxy:
-        one = kernel(proxy.url, shared_timeout=1.0)
+        one = kernel(proxy.url, shared_timeout=1.5)
         proxy.delay = 0.4
         assert one.run(*MANY[:5]) == [HIT] * 5
         assert one.session.notices == []
-
-
-def test_a_connection_that_breaks_in_mid_value_is_a_miss(kernel: Make, server: RedisServer) -> None:
-    ada = kernel(server.url)
-    ada.bridge.size = 300_000
-    ada.publish("one")
-    with Proxy(server.port) as proxy:
-        one = kernel(proxy.url)
-        one.bridge.size = 300_000
-        proxy.cut_after = 100_000
-        with within(BOUND):
-            report = one.cell("one")
-        assert [graph.outcome for graph in report.graphs] == [MISS]
-        assert marked(report) and len(warnings(one)) == 1
-        proxy.cut_after = None
-        wait_until(lambda: not off(one), "it is back")
-        one.session.clear()
-        assert one.run("one") == [HIT]
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"$5\r\nab",
-        b"*1\r\n" * 5000,
-        b"-\xff\xfe\r\n",
-        b":1\r\n",
-        b"$3\r\nbad\r\n",
-    ],
-    ids=lambda garbage: repr(garbage)[:30],
-)
-def test_garbage_is_a_miss(kernel: Make, server: RedisServer, garbage: bytes) -> None:
-    with Proxy(server.port) as proxy:
-        one = kernel(proxy.url)
-        assert not off(one)
-        proxy.answer = garbage
-        with within(2 * BOUND):
-            report = one.cell(*MANY)
-        assert [graph.outcome for graph in report.graphs] == [MISS] * 30
-        assert 1 <= len(warnings(one)) <= 2  # what is an answer by its form is an entry that is none
-
-
-def test_a_server_that_quotes_the_password_is_not_quoted(kernel: Make, server: RedisServer) -> None:
-    with Proxy(server.port) as proxy:
-        proxy.answer = b"-ERR unknown command `AUTH`, with args beginning with: `secret`, \r\n"
-        one = kernel(f"redis://:secret@{HOST}:{proxy.port}")
-        report = one.cell("one")
-        assert marked(report)
-        (warning,) = warnings(one)
-        assert "Redis refused" in warning
-        assert "secret" not in repr([warning, report, one.shared.failure])
 
 
 # --- rights, room -----------------------------------------------------------------------------------
@@ -260,93 +170,6 @@ def test_a_user_who_may_only_read_reads(kernel: Make, server: RedisServer) -> No
     assert "secret" not in warnings(reader)[0]
 
 
-def test_a_wrong_password_is_said_once(kernel: Make, tmp_path: Path) -> None:
-    with RedisServer(tmp_path / "redis", password="right") as server:
-        one = kernel(f"redis://:hunter2@{HOST}:{server.port}")
-        report = one.cell(*MANY)
-        assert [graph.outcome for graph in report.graphs] == [MISS] * 30
-        (warning,) = warnings(one)
-        assert "password" in warning and "hunter2" not in warning
-        assert marked(report)
-
-
-def test_a_full_server_is_read_and_written_to_again_once_there_is_room(
-    kernel: Make, server: RedisServer
-) -> None:
-    kernel(server.url).publish("one", "two")
-    with server.client() as client:
-        client.config_set("maxmemory", 1)
-        one = kernel(server.url, notebook="another.ipynb")
-        assert one.run("one", "new") == [HIT, MISS]
-        one.session.flush(SECONDS)
-        assert one.run("two") == [HIT]
-        (warning,) = warnings(one)
-        assert "memory limit" in warning
-        assert marked(one.cell("newer"))
-        client.config_set("maxmemory", 0)
-    comes_back(one, server, "new", "newer")
-
-
-def test_a_server_that_refuses_long_values_is_read_and_given_the_others(
-    kernel: Make, server: RedisServer
-) -> None:
-    one = kernel(server.url)
-    with server.client() as client:
-        client.config_set("proto-max-bulk-len", 1 << 20)
-    one.bridge.size = 2 << 20
-    assert one.run("long") == [MISS]
-    one.session.flush(SECONDS)
-    one.bridge.size = 1000
-    assert one.run("short") == [MISS]
-    wait_until(lambda: any("could not be written" in each for each in one.session.notices), "it is given up")
-    comes_back(one, server, "short")
-
-
-def test_a_server_that_evicts_costs_misses_and_nothing_else(kernel: Make, server: RedisServer) -> None:
-    with server.client() as client:
-        client.config_set("maxmemory-policy", "allkeys-lru")
-        client.config_set("maxmemory", int(client.info("memory")["used_memory"]) + 1_500_000)
-    one = kernel(server.url, shared_timeout=2.0)
-    one.bridge.size = 100_000
-    one.publish(*MANY)
-    other = kernel(server.url, shared_timeout=2.0, notebook="another.ipynb")
-    other.bridge.size = 100_000
-    outcomes = other.run(*MANY)
-    assert MISS in outcomes
-    assert other.session.flush(SECONDS)
-    third = kernel(server.url, shared_timeout=2.0, notebook="third.ipynb")
-    third.bridge.size = 100_000
-    assert HIT in third.run(*reversed(MANY))
-    assert [each.session.notices for each in (one, other, third)] == [[]] * 3
-
-
-# --- a Cluster ------------------------------------------------------------------------------------
-
-
-def test_a_cluster_whose_slots_move_serves_as_ever(kernel: Make, redis_cluster: RedisCluster) -> None:
-    from redis.crc import key_slot
-
-    key = f"nbcache:v1:{slot_of(HERE, 'inductor', 'one')}"
-    slot = key_slot(key.encode())
-    source = slot * 3 // 16384
-    target = (source + 1) % 3
-    one = kernel(redis_cluster.url, shared_timeout=2.0)
-    one.publish("one", "two")
-    try:
-        redis_cluster.begin_move(slot, source, target)
-        assert kernel(redis_cluster.url, shared_timeout=2.0, notebook="a.ipynb").run("one", "two") == [
-            HIT,
-            HIT,
-        ]
-        redis_cluster.end_move(slot, source, target)
-        other = kernel(redis_cluster.url, shared_timeout=2.0, notebook="b.ipynb")
-        assert other.run("one", "two", "three") == [HIT, HIT, MISS]
-        assert other.session.flush(SECONDS) and other.session.notices == []
-    finally:
-        redis_cluster.begin_move(slot, target, source)
-        redis_cluster.end_move(slot, target, source)
-
-
 # --- ends -------------------------------------------------------------------------------------------
 
 
@@ -373,25 +196,6 @@ def test_a_snapshot_and_clear_do_not_wait_for_redis(kernel: Make, server: RedisS
         assert not one.session.flush(0.2)
         one.session.clear()
     server.kill()
-
-
-@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_forked_child_compiles_while_its_parent_is_connected(kernel: Make, server: RedisServer) -> None:
-    one = kernel(server.url)
-    one.publish("one")
-    other = kernel(server.url, notebook="another.ipynb")
-    shared_client = other.session.shared_client
-    assert shared_client is not None
-
-    def child() -> bool:
-        outcomes = other.run("one", "two")
-        other.session.close(SECONDS)
-        return outcomes == [MISS, MISS]
-
-    with other.shared._lock, within(SLACK):
-        assert in_child(child)
-    assert other.run("one") == [HIT]
-    assert other.session.notices == []
 
 
 def test_disconnecting_shares_what_is_still_to_be_shared(kernel: Make, server: RedisServer) -> None:

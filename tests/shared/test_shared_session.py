@@ -88,14 +88,6 @@ def test_what_was_just_compiled_is_published_without_being_read_again(
     assert read == []
 
 
-def test_a_folder_shares_as_well(tmp_path: Path, kernel: Make) -> None:
-    kernel(str(tmp_path / "team")).publish("one")
-    other = kernel(str(tmp_path / "team"))
-
-    assert other.run("one", "two") == [HIT, MISS]
-    assert other.levels[0] is Level.L3
-
-
 def test_a_notebook_is_read_ahead_and_what_is_here_is_published_on_connecting(
     redis_server: RedisServer, kernel: Make
 ) -> None:
@@ -158,14 +150,6 @@ def test_of_many_strangers_a_few_are_named(redis_server: RedisServer, kernel: Ma
     assert ada.run("one") == [MISS]
     named = [notice for notice in ada.session.notices if "nbcache trust add" in notice]
     assert (len(named), len(ada.session.notices)) == (3, 4)
-
-
-def test_nothing_crosses_environments(redis_server: RedisServer, kernel: Make) -> None:
-    kernel(redis_server.url).publish("one")
-    elsewhere = kernel(redis_server.url, environment=ELSEWHERE)
-
-    assert elsewhere.run("one") == [MISS]
-    assert elsewhere.session.notices == []
 
 
 def test_beside_a_gpu_no_graph_crosses_cpus(redis_server: RedisServer, kernel: Make) -> None:
@@ -243,13 +227,6 @@ def test_what_is_there_already_is_not_written_again(redis_server: RedisServer, k
     assert stored(redis_server, "one") == [before]
 
 
-def test_of_a_profile_only_the_newest_is_kept(redis_server: RedisServer, kernel: Make) -> None:
-    record(kernel(redis_server.url), "pgo", "one", b"old")
-    record(kernel(redis_server.url), "pgo", "one", b"new")
-    reader = kernel(redis_server.url, prefetch=False)
-    assert [each.content for each in reader.session.find("pgo", "one")] == [b"new"]
-
-
 def test_where_the_variants_that_are_there_do_not_fit_one_kernel_compiles_for_all(
     redis_server: RedisServer, kernel: Make
 ) -> None:
@@ -279,29 +256,16 @@ def test_a_stranger_gets_misses_one_notice_and_hits_once_the_signer_is_trusted(
     ada.publish("one", "two")
     stranger = kernel(redis_server.url, "bob", notebook="another.ipynb")
 
-    assert stranger.run("one", "two") == [MISS, MISS]
+    assert stranger.run("one") == [MISS]
     fingerprint = ada.keyring.own()
     (notice,) = stranger.session.notices
     assert f"%nbcache trust add {spelled(fingerprint)}, in a terminal without %" in notice
 
     stranger.keyring.add(fingerprint or "")
-    stranger.bridge.clear()
+    assert stranger.run("two") == [HIT]  # keys are read at each lookup
     friend = kernel(redis_server.url, "bob", notebook="another.ipynb")
     assert friend.run("one", "two") == [HIT, HIT]
     assert friend.session.notices == []
-
-
-def test_what_a_stranger_has_published_is_kept_beside_ones_own(
-    redis_server: RedisServer, kernel: Make
-) -> None:
-    kernel(redis_server.url, "ada").publish("one")
-    bob = kernel(redis_server.url, "bob")
-    bob.bridge.size = 2000
-    bob.publish("one")
-    assert len(stored(redis_server, "one")) == 2
-
-    assert kernel(redis_server.url, "ada", prefetch=False).run("one") == [HIT]
-    assert kernel(redis_server.url, "bob", prefetch=False).run("one") == [HIT]
 
 
 @pytest.mark.parametrize("other", ["stranger's", "the stranger's, another key", "forged", "garbage"])
@@ -391,32 +355,20 @@ def test_the_policy_counts_for_what_is_shared(
     assert len(stranger.session.notices) == (policy is Policy.ASK)
 
 
-def changed(variant: Variant, **parts: bytes) -> Variant:
-    return replace(variant, **parts)
-
-
 def forged_statement(variant: Variant) -> Variant:
     statement = Statement.decode(variant.statement)
-    return changed(variant, statement=replace(statement, user="mallory").encode())
+    return replace(variant, statement=replace(statement, user="mallory").encode())
 
 
 def forged_payload(variant: Variant) -> Variant:
-    return changed(variant, packed=variant.packed[:-1] + bytes([variant.packed[-1] ^ 1]))
-
-
-def shorter(variant: Variant) -> Variant:
-    return changed(variant, packed=variant.packed[:-1])
+    return replace(variant, packed=variant.packed[:-1] + bytes([variant.packed[-1] ^ 1]))
 
 
 def unsigned(variant: Variant) -> Variant:
-    return changed(variant, signature=b"")
+    return replace(variant, signature=b"")
 
 
-def not_a_statement(variant: Variant) -> Variant:
-    return changed(variant, statement=b"[]")
-
-
-@pytest.mark.parametrize("forge", [forged_statement, forged_payload, shorter, unsigned, not_a_statement])
+@pytest.mark.parametrize("forge", [forged_statement, forged_payload, unsigned])
 @pytest.mark.parametrize("policy", [Policy.STRICT, Policy.OFF])
 def test_what_was_changed_after_it_was_signed_is_a_miss_said_once_and_replaced(
     redis_server: RedisServer, kernel: Make, forge: Callable[[Variant], Variant], policy: Policy
@@ -553,12 +505,3 @@ def test_a_password_is_shown_nowhere(tmp_path: Path, kernel: Make) -> None:
     ]
     assert any("is not asked" in each for each in said)
     assert not [each for each in said if "hunter" in each]
-
-
-def test_another_keyring_is_asked_at_each_lookup(redis_server: RedisServer, kernel: Make) -> None:
-    ada = kernel(redis_server.url, "ada")
-    ada.publish("one", "two")
-    bob = kernel(redis_server.url, "bob", notebook="another.ipynb")
-    assert bob.run("one") == [MISS]
-    Keyring(bob.session.settings.trust_dir).add(ada.keyring.own() or "")
-    assert bob.run("two") == [HIT]

@@ -1,7 +1,8 @@
 r"""Read the programs below `programs/`, and merge each with its edits into one text.
 
-A program sets `results`, a function that takes a way to compile and returns tensors. A line `# %%` begins
-another cell. `set_up.py` runs before each program. A program's header is the comment lines at its top:
+A program sets `results`, a function that takes a way to compile and returns tensors, or else defines `f`, a
+function of X, or of X and W. A line `# %%` begins another cell. `set_up.py` runs before each program. A
+program's header is the comment lines at its top:
 
     # edit: OLD => NEW      the answer may be another; `\n` in either text is a new line
     #  and: OLD => NEW      more of the same edit
@@ -11,11 +12,13 @@ another cell. `set_up.py` runs before each program. A program's header is the co
     # expect: adopted       every function has a trace that another kernel adopts (`traced`: none adopts one)
     # wrong in torch        torch itself answers wrongly: compare with nbcache without traces, not with eager
     # cases: NUMBER         the program reads CASE itself, and knows so many cases but the first
+    # data: JSON            a list; the program reads as DATA the element with the index CASE
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -72,16 +75,23 @@ def read(path: Path) -> Program:
             last.append((pair,))
         else:
             words[kind] = text
-    unknown = words.keys() - {"after", "expect", "cases", "wrong in torch"}
+    unknown = words.keys() - {"after", "expect", "cases", "data", "wrong in torch"}
     assert not unknown, f"{path}: {unknown}"
     prelude = (FOLDER / f"{words['after']}.py").read_text() if "after" in words else ""
+    cases = int(words.get("cases", 0))
+    if "data" in words:
+        prelude += f"import json\nDATA = json.loads('{words['data']}')[CASE]\n"
+        cases = len(json.loads(words["data"])) - 1
+    source = SET_UP + prelude + "".join(lines[start:])
+    if not re.search(r"^(def )?results\b", source, re.MULTILINE):
+        source += "results = infer(f, X, W)\n" if "\ndef f(x, w):" in source else "results = infer(f, X)\n"
     return Program(
         name=str(path.relative_to(FOLDER).with_suffix("")),
-        source=SET_UP + prelude + "".join(lines[start:]),
+        source=source,
         changes=tuple(edits["edit"]),
         same=tuple(edits["same"]),
         expect=words.get("expect", ""),
-        cases=int(words.get("cases", 0)),
+        cases=cases,
         is_wrong_in_torch="wrong in torch" in words,
     )
 

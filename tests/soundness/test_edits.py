@@ -173,6 +173,36 @@ def results(compile):
     sum(each.sum() for each in found).backward()
     return found
 """,
+    "graph breaks": """
+import torch
+def helper(x): return x.sin() + 1
+def f(x):
+    y = helper(x) * 2
+    print("between")
+    if y.sum() > 0:
+        y = y - 1
+    return y.cos()
+def results(compile):
+    g = compile(f)
+    return [g(torch.ones(rows)) for rows in (5, 5, 7)]
+""",
+    "transforms": """
+import torch
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 2 * x
+def per_row(x): return torch.func.vmap(torch.func.grad(lambda row: row.sin().sum()))(x)
+def results(compile):
+    x, rows = torch.ones(4, requires_grad=True), compile(per_row)
+    compile(lambda x: Square.apply(x).sum())(x).backward()
+    return [x.grad, *(rows(torch.ones(count, 5)) for count in (3, 6))]
+""",
 }
 """Programs that meet more than one size in one kernel."""
 

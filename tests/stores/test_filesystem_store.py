@@ -7,11 +7,8 @@ import errno
 import os
 import shutil
 import stat
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -20,19 +17,14 @@ import pytest
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
-from hypothesis import settings
-from hypothesis.stateful import run_state_machine_as_test
 
-from nbcache.core.errors import ConfigError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.errors import ConfigError, StoreReadOnly, StoreUnavailable
 from nbcache.stores.base import MAX_VALUE_BYTES, Store
 from nbcache.stores.filesystem import FilesystemStore, redacted
 from nbcache.stores.open import open_store
 from nbcache.stores.redis.store import RedisStore
-from support.front_door import files, special_files
-from support.testing import StoreContract, store_state_machine
-
-SOMEBODY_ELSE = 12345
-STATE_MACHINE = settings(max_examples=15, stateful_step_count=20, deadline=None, database=None)
+from support.front_door import files
+from support.testing import StoreContract
 
 numbers = count()
 
@@ -60,27 +52,11 @@ class TestFilesystemStoreInMemory(StoreContract):
         return FilesystemStore(memory_url())
 
 
-def test_a_filesystem_store_on_a_folder_is_a_dictionary(tmp_path: Path) -> None:
-    machine = store_state_machine(lambda: FilesystemStore(tmp_path / str(next(numbers))))
-    run_state_machine_as_test(machine, settings=STATE_MACHINE)
-
-
-def test_a_filesystem_store_in_memory_is_a_dictionary() -> None:
-    machine = store_state_machine(lambda: FilesystemStore(memory_url()))
-    run_state_machine_as_test(machine, settings=STATE_MACHINE)
-
-
 # --- folders --------------------------------------------------------------------------------------
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_a_key_is_a_file_below_the_version_and_another_store_sees_it(tmp_path: Path) -> None:
-    FilesystemStore(tmp_path / "store").put("ref/x/a", b"one")
-    assert files(tmp_path / "store") == ["v1/ref/x/a"]
-    assert FilesystemStore(f"file://{tmp_path}/store").get("ref/x/a") == b"one"
 
 
 @pytest.mark.parametrize("shared", [0o2770, 0o700, 0o755])
@@ -91,30 +67,6 @@ def test_who_may_use_the_folder_may_use_what_is_put_into_it(tmp_path: Path, shar
     FilesystemStore(folder).put("ref/x/a", b"one")
     assert {mode(folder / each) for each in ("v1", "v1/.tmp", "v1/ref", "v1/ref/x")} == {shared}
     assert mode(folder / "v1/ref/x/a") == shared & 0o666
-
-
-def test_what_is_no_key_is_not_listed(tmp_path: Path) -> None:
-    store = FilesystemStore(tmp_path / "store")
-    store.put("artifact/a", b"one")
-    for stranger in ("README.txt", "artifact/.nfs0001", "artifact/UPPER"):
-        (tmp_path / "store/v1" / stranger).write_bytes(b"x")
-    assert list(store.keys()) == ["artifact/a"]
-    assert FilesystemStore(tmp_path / "absent").get("artifact/a") is None
-    assert list(FilesystemStore(tmp_path / "absent").keys()) == []
-    with pytest.raises(ValueError, match="not a prefix"):
-        store.keys("../")
-
-
-def test_what_is_no_regular_file_or_is_reached_by_a_link_is_absent(tmp_path: Path) -> None:
-    special_files(tmp_path / "store/v1", FilesystemStore(tmp_path / "store"))
-
-
-def test_a_link_of_ones_own_to_the_shared_folder_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "shared")
-    store = FilesystemStore(tmp_path / "link")
-    store.put("artifact/a", b"one")
-    assert store.get("artifact/a") == b"one" and list(store.keys()) == ["artifact/a"]
 
 
 @pytest.mark.parametrize("linked", ["v1", "v1/artifact", "v1/.tmp"])
@@ -131,6 +83,11 @@ def test_nothing_is_written_or_removed_through_a_link(tmp_path: Path, linked: st
         store.delete("artifact/a")
         assert store.get("artifact/a") is None and store.present(["artifact/a"]) == set()
     assert files(tmp_path / "elsewhere") == before
+
+
+def test_a_folder_that_is_not_there_is_an_empty_store(tmp_path: Path) -> None:
+    assert FilesystemStore(tmp_path / "absent").get("artifact/a") is None
+    assert list(FilesystemStore(tmp_path / "absent").keys()) == []
 
 
 def test_what_is_longer_than_a_value_may_be_is_absent_and_not_read(tmp_path: Path) -> None:
@@ -154,39 +111,6 @@ def test_what_is_read_at_once_is_no_longer_than_one_value_may_be(
     assert store.get_many("abc") == {"a": b"12345", "b": b"12345"}
 
 
-def test_a_key_that_is_a_folder_of_others_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
-    store = FilesystemStore(tmp_path / "store")
-    store.put("a/b", b"one")
-    for key in ("a", "a/b/c", "a/b/c/d"):
-        with pytest.raises(StoreError, match="folder of other keys"):
-            store.put(key, b"two")
-        assert store.get(key) is None
-    assert files(tmp_path / "store") == ["v1/a/b"]
-
-
-def test_a_process_killed_while_it_puts_leaves_the_old_value_or_the_new(tmp_path: Path) -> None:
-    code = """
-import sys
-from nbcache.stores.filesystem import FilesystemStore
-store = FilesystemStore(sys.argv[1])
-for number in range(256):
-    store.put("artifact/a", bytes([number]) * 3_000_000)
-    if number == 1:
-        print("begun", flush=True)
-"""
-    store = FilesystemStore(tmp_path / "store")
-    for pause in (0.0, 0.003, 0.01):
-        process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "store"], stdout=subprocess.PIPE)
-        with process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            time.sleep(pause)
-            process.kill()
-        value = store.get("artifact/a") or b""
-        assert value == value[:1] * 3_000_000
-        assert list(store.keys()) == ["artifact/a"]
-
-
 def test_what_a_killed_process_leaves_is_swept_by_the_next_store(tmp_path: Path) -> None:
     store = FilesystemStore(tmp_path / "store")
     store.put("artifact/a", b"one")
@@ -201,75 +125,6 @@ def test_what_a_killed_process_leaves_is_swept_by_the_next_store(tmp_path: Path)
 
 
 # --- disks, rights and networks -------------------------------------------------------------------
-
-
-@pytest.fixture
-def folder_without_rights() -> Iterator[Path]:
-    """A store's folder that this process, if need be as another user, may read and not write."""
-    top = Path(tempfile.mkdtemp())  # pytest's own folders are closed to other users
-    root = os.geteuid() == 0
-    try:
-        FilesystemStore(top / "store").put("artifact/a", b"one")
-        for folder in (
-            top,
-            top / "store",
-            top / "store/v1",
-            top / "store/v1/.tmp",
-            top / "store/v1/artifact",
-        ):
-            folder.chmod(0o555)
-        if root:
-            os.seteuid(SOMEBODY_ELSE)  # root may write to everything
-        yield top / "store"
-    finally:
-        if root:
-            os.seteuid(0)
-        for folder in [top, *top.rglob("*")]:
-            if folder.is_dir():
-                folder.chmod(0o700)
-        shutil.rmtree(top)
-
-
-def test_a_folder_that_one_may_only_read_is_read(folder_without_rights: Path) -> None:
-    store = FilesystemStore(folder_without_rights)
-    assert store.get("artifact/a") == b"one"
-    assert list(store.keys()) == ["artifact/a"]
-    for call in (lambda: store.put("artifact/a", b"two"), lambda: store.delete("artifact/a")):
-        with pytest.raises(StoreReadOnly) as caught:
-            call()
-        assert caught.value.where == str(folder_without_rights)
-        assert "reading only" in (caught.value.next_step or "")
-    store.delete("artifact/absent")
-    assert store.get("artifact/a") == b"one"
-
-
-def test_a_folder_that_one_may_not_read_is_unavailable_and_not_empty(folder_without_rights: Path) -> None:
-    if os.geteuid() == SOMEBODY_ELSE:
-        os.seteuid(0)
-    (folder_without_rights / "v1/artifact").chmod(0o000)
-    if os.geteuid() == 0:
-        os.seteuid(SOMEBODY_ELSE)
-    store = FilesystemStore(folder_without_rights)
-    for call in (lambda: store.get("artifact/a"), lambda: list(store.keys())):
-        with pytest.raises(StoreUnavailable, match="Permission denied"):
-            call()
-
-
-def test_a_full_disk_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting a tmpfs is not allowed here")
-    try:
-        store = FilesystemStore(disk / "store")
-        store.put("artifact/a", b"a" * 20_000)
-        with pytest.raises(StoreFull):
-            store.put("artifact/a", b"b" * 100_000)
-        assert store.get("artifact/a") == b"a" * 20_000
-        assert files(disk) == ["store/v1/artifact/a"]
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 class Published(MemoryFileSystem):

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,24 +27,15 @@ class TestBoundedStore(StoreContract):
         return BoundedStore(MemoryStore(), SECONDS)
 
 
-CALLS: dict[str, Callable[[BoundedStore], object]] = {
-    "get": lambda store: store.get("a"),
-    "get_many": lambda store: store.get_many(["a"]),
-    "present": lambda store: store.present(["a"]),
-    "put": lambda store: store.put("a", b"one"),
-    "delete": lambda store: store.delete("a"),
-    "keys": lambda store: list(store.keys()),
-}
-
-
 class HangingStore(FailingStore):
     """Answers nothing until `released`."""
 
     def __init__(self) -> None:
         super().__init__(MemoryStore(), None)
-        self.released = threading.Event()
+        self.met, self.released = threading.Event(), threading.Event()
 
     def _meet(self, operation: str) -> None:
+        self.met.set()
         self.released.wait(SECONDS)
         super()._meet(operation)
 
@@ -60,7 +51,7 @@ def hanging() -> Iterator[HangingStore]:
 def test_every_operation_ends_in_time(hanging: HangingStore, name: str) -> None:
     store = BoundedStore(hanging, 0.01)
     with pytest.raises(StoreUnavailable, match="did not answer within") as caught:
-        CALLS[name](store)
+        OPERATIONS[name](store)
     assert caught.value.where == "memory" and "shared_timeout" in (caught.value.next_step or "")
 
 
@@ -68,7 +59,7 @@ def test_every_operation_ends_in_time(hanging: HangingStore, name: str) -> None:
 def test_what_the_store_raises_is_raised(name: str) -> None:
     error = StoreFull("no room")
     with pytest.raises(StoreError) as caught:
-        CALLS[name](BoundedStore(FailingStore(MemoryStore(), error), SECONDS))
+        OPERATIONS[name](BoundedStore(FailingStore(MemoryStore(), error), SECONDS))
     assert caught.value is error
 
 
@@ -107,7 +98,12 @@ def test_a_forked_child_has_threads_of_its_own(
 
 def test_an_interrupt_ends_it(hanging: HangingStore) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever another test has left
-    interrupting = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
+
+    def interrupt() -> None:
+        assert hanging.met.wait(SECONDS)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
     interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         BoundedStore(hanging, SECONDS).get("a")

@@ -7,13 +7,12 @@ import json
 import multiprocessing
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import chdir, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Empty
@@ -31,7 +30,7 @@ from support import forked_interpreters
 from support.environ import passed
 
 if TYPE_CHECKING:
-    from nbcache.stores.base import Store
+    pass
 
 
 Environ = Mapping[str, str]
@@ -212,29 +211,6 @@ def files(path: Path) -> list[str]:
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 
-def special_files(root: Path, store: Store) -> None:
-    """Check that a store with files below `root` takes nothing for a value that is no regular file of its."""
-    store.put("artifact/a", b"one")
-    (root.parent / "elsewhere").mkdir()
-    (root.parent / "elsewhere/a").write_bytes(b"theirs")
-    os.mkfifo(root / "artifact/pipe")
-    (root / "artifact/zeros").symlink_to("/dev/zero")
-    (root / "artifact/link").symlink_to(root / "artifact/a")
-    (root / "artifact/nowhere").symlink_to(root / "absent")
-    (root / "linked").symlink_to(root.parent / "elsewhere")
-    (root / "artifact/folder").mkdir()
-    with closing(socket.socket(socket.AF_UNIX)) as listener, chdir(root / "artifact"):
-        listener.bind("socket")  # a short path: it must be one
-    strange = ["artifact/pipe", "artifact/zeros", "artifact/link", "artifact/nowhere", "linked/a"]
-    strange += ["artifact/folder", "artifact/socket"]
-    began = time.monotonic()
-    assert store.get_many(["artifact/a", *strange]) == {"artifact/a": b"one"}
-    assert store.present(["artifact/a", *strange]) == {"artifact/a"}
-    assert list(store.keys()) == ["artifact/a"]
-    assert [store.get(key) for key in strange] == [None] * len(strange)
-    assert time.monotonic() - began < 60
-
-
 @contextmanager
 def connected(connection_file: str | Path) -> Iterator[BlockingKernelClient]:
     """Yield a client of the kernel that a connection file describes, once all its channels are connected.
@@ -256,6 +232,13 @@ def connected(connection_file: str | Path) -> Iterator[BlockingKernelClient]:
         yield client
     finally:
         client.stop_channels()
+
+
+def reply_to(client: BlockingKernelClient, message: str) -> Any:
+    """Return a kernel's reply to a message on the shell channel, by the message's id."""
+    while (reply := client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != message:
+        pass
+    return reply
 
 
 class Kernel:

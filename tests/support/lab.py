@@ -20,6 +20,8 @@ import nbformat
 
 TOKEN = "nbcache-tests"
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+_SECONDS = 120.0
+"""Seconds that a busy machine may take to start a server."""
 _PANEL = "[...(window.jupyterapp?.shell.widgets('main') ?? [])].find((each) => each.context && each.content)"
 _THERE = f"() => ({_PANEL})?.context.isReady"
 _READY = f"async () => {{ await ({_PANEL}).context.sessionContext.ready; }}"
@@ -67,7 +69,8 @@ class Server:
         self._process = subprocess.Popen(
             command, env=dict(environ), stdout=self._log, stderr=subprocess.STDOUT, cwd=folder
         )
-        for _ in range(300):
+        deadline = time.monotonic() + _SECONDS
+        while self._process.poll() is None and time.monotonic() < deadline:
             try:
                 urllib.request.urlopen(f"{self.url}/api/status?token={TOKEN}", timeout=5).close()
                 return

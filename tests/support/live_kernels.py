@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,15 +22,13 @@ from nbcache.shared.signing import Signer
 from nbcache.stores.base import Store
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_shared
-from support.testing import FakeBridge
+from support.testing import SECONDS, FakeBridge, at_once
 
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx2"}))
 ELSEWHERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx512f"}))
 HIT, MISS = Outcome.HIT, Outcome.MISS
 TIMEOUT = 0.6
 """Seconds that the shared store may take."""
-SECONDS = 20.0
-"""How long a busy machine may take for what needs no time."""
 IMPATIENT = Timings(first_pause=0.05, longest_pause=0.1)
 """A store that was left alone is asked again soon."""
 
@@ -134,26 +132,3 @@ def kernels(folder: Path) -> Iterator[Callable[..., Kernel]]:
 
     yield make
     at_once([lambda kernel=kernel: kernel.session.close(SECONDS) for kernel in made])  # type: ignore[misc]
-
-
-def at_once(actions: Iterable[Callable[[], Any]], seconds: float = SECONDS) -> list[Any]:
-    """Do all of these at the same time, in so many seconds; return what they return."""
-    listed = list(actions)
-    results: list[Any] = [None] * len(listed)
-    errors: list[BaseException] = []
-    barrier = threading.Barrier(max(1, len(listed)))
-
-    def do(number: int) -> None:
-        barrier.wait(seconds)
-        try:
-            results[number] = listed[number]()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=do, args=(number,)) for number in range(len(listed))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(seconds)
-    assert not errors and not any(thread.is_alive() for thread in threads), errors
-    return results

@@ -38,6 +38,8 @@ class Place:
         self.environ["JPY_PARENT_PID"] = "99999"  # as in a terminal of Jupyter's; a kernel gets its own
         self.cwd = folder / "notebooks"
         self.cwd.mkdir()
+        self.kernels: list[Kernel] = []
+        """The kernels that run."""
         assert "installed:" in self.nbcache("install", "--user")
 
     def nbcache(self, *arguments: str) -> str:
@@ -55,15 +57,35 @@ class Place:
     def start(self, **environ: str) -> Kernel:
         return self.start_with(environ)
 
-    def start_with(self, environ: Mapping[str, str] | None = None, **options: Any) -> Kernel:
+    def start_with(
+        self,
+        environ: Mapping[str, str] | None = None,
+        *,
+        name: str = "nbcache",
+        folder: Path | None = None,
+        **options: Any,
+    ) -> Kernel:
         """Start a kernel with more environment variables; `options` are those of its process."""
         specs = KernelSpecManager(kernel_dirs=[str(Path(self.environ["JUPYTER_DATA_DIR"]) / "kernels")])
-        manager = KernelManager(kernel_name="nbcache", kernel_spec_manager=specs)
-        manager.start_kernel(env={**self.environ, **(environ or {})}, cwd=str(self.cwd), **options)
+        manager = KernelManager(kernel_name=name, kernel_spec_manager=specs)
+        cwd = str(folder or self.cwd)
+        manager.start_kernel(env={**self.environ, **(environ or {})}, cwd=cwd, **options)
         client = manager.blocking_client()
+        self.kernels.append(Kernel(manager, client))
         client.start_channels()
         client.wait_for_ready(timeout=60)
-        return Kernel(manager, client)
+        return self.kernels[-1]
+
+    def end(self, kernel: Kernel) -> None:
+        self.kernels.remove(kernel)
+        kernel.client.stop_channels()
+        if kernel.manager.has_kernel:
+            kernel.manager.shutdown_kernel(now=True)
+        kernel.manager.cleanup_resources()
+
+    def end_kernels(self) -> None:
+        for kernel in [*self.kernels]:
+            self.end(kernel)
 
 
 def nursery_of(kernel: Kernel) -> int:

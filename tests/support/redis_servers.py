@@ -17,7 +17,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 HOST = "127.0.0.1"
 SECONDS = 10.0
 """How long a server may take to be ready."""
+SLACK = 10.0
+"""Seconds that a busy machine may add to a bound. What is not bounded takes longer still."""
 _PORTS = range(20_000, 30_000)
 """Below those that the system gives to clients; a Cluster's nodes use the port 10,000 above as well."""
 
@@ -52,6 +54,32 @@ def wait_until(true: Callable[[], object], what: str, seconds: float = 60.0) -> 
     while not true():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Assert that it takes no longer, but for what a busy machine may add."""
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < seconds + SLACK
+
+
+@contextlib.contextmanager
+def limited_user(server: RedisServer, commands: str, password: str) -> Iterator[Any]:
+    """Add a user `a:b` to a server, for these commands and the keys of nbcache; yield a client."""
+    with server.client() as client:
+        client.acl_setuser(
+            "a:b",
+            enabled=True,
+            reset_channels=True,
+            passwords=f"+{password}",
+            keys=["nbcache:*"],
+            commands=["-@all", *(f"+{command}" for command in commands.lower().split())],
+        )
+        try:
+            yield client
+        finally:
+            client.acl_deluser("a:b")
 
 
 def free_port() -> int:

@@ -1,7 +1,5 @@
-# cases: 2
+# data: [[2.0, 0], [3.0, 0], [2.0, 1]]
 # expect: adopted
-import json
-DATA = json.loads('[[2.0, 0], [3.0, 0], [2.0, 1]]')[CASE]
 def make(scale, base):
     class Made(base):
         gain = scale
@@ -10,4 +8,3 @@ def make(scale, base):
 class Base: pass
 net = make(DATA[0], (object, Base)[DATA[1]])()
 def f(x): return net.run(x)
-results = infer(f, X)

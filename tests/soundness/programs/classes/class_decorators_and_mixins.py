@@ -14,4 +14,3 @@ class Mixin:
 class A(Mixin): off = 1.0
 a = A()
 def f(x): return a.go(x)
-results = infer(f, X)

@@ -16,4 +16,3 @@ def f(x):
         case int() | float() if V > 5: return x * 3
         case None: return x
         case _: return x * 5
-results = infer(f, X)

@@ -10,4 +10,3 @@ class Net:
 KINDS = ["a", "b"]
 n = Net()
 def f(x): return n.run(x)
-results = infer(f, X)

@@ -6,4 +6,3 @@ class C:
     go.level = 3.0
 c = C()
 def f(x): return c.go(x) + c.go.level + getattr(C.go, "more", 1.0) + callable(getattr(c, "went", None))
-results = infer(f, X)

@@ -9,4 +9,3 @@ class L(list):
     def __bool__(s): return FLAG
 d, l, FLAG = D(a=2.0), L([1.0, 2.0]), True
 def f(x): return x * d["a"] + d["zzz"] + len(l) + l[1] + (3 if l else 4)
-results = infer(f, X)

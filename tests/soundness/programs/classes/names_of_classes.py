@@ -4,4 +4,3 @@
 class Abc: pass
 class Holder: kind = Abc
 def f(x): return x * len(Abc.__name__) + len(Holder.kind.__qualname__) * 3
-results = infer(f, X)

@@ -7,4 +7,3 @@ class P:
 BY = 2
 p = P("abc")
 def f(x): return x * len(os.fspath(p)) + len(os.path.join("a", "b"))
-results = infer(f, X)

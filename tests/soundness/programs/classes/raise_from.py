@@ -11,4 +11,3 @@ def f(x):
         x = x * e.args[0]
         return x * 2 if type(e.__cause__) is Low else x * 3
 N = 2
-results = infer(f, X)

@@ -7,4 +7,3 @@ def f(x):
     a = A()
     a.k = 2.0
     return x * a.k
-results = infer(f, X)

@@ -12,4 +12,3 @@ class D(B, C):
     def go(s, x): return super().go(x) + 5
 d = D()
 def f(x): return d.go(x)
-results = infer(f, X)

@@ -9,4 +9,3 @@ class T:
         return fn(*args) * BY
 BY = 2.0
 def f(x): return torch.add(T(x), 1.0) + torch.sin(T(x))
-results = infer(f, X)

@@ -7,4 +7,3 @@ def make(c, g):
     return inner
 scaled = make(3.0, lambda x: x + 4.0)
 def f(x): return scaled(x) + 1
-results = infer(f, X)

@@ -5,4 +5,3 @@ def g(x, k=1.0, *, z=2.0): return x * k + z
 P = functools.partial(g, k=3.0)
 Q = functools.partial(P, z=4.0)
 def f(x): return P(x) + Q(x)
-results = infer(f, X)

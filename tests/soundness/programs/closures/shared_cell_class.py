@@ -14,4 +14,3 @@ inc, get = make()
 def f(x):
     inc.go()
     return x * get.go()
-results = infer(f, X)

@@ -9,4 +9,3 @@ c = Config(layers=2, scale=0.5, act="relu", extra={"eps": 1e-5})
 def f(x):
     for _ in range(c.layers): x = getattr(torch, c.act)(x) * c["scale"] + c.extra["eps"]
     return x
-results = infer(f, X)

@@ -7,4 +7,3 @@ def f(x):
     for v in D.values(): x = x * 2 + v
     x = x * len(D.keys() & E.keys())
     return x + (list(D)[0] == "b") + (("a", 1.0) in E.items())
-results = infer(f, X)

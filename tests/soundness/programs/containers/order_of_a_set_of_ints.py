@@ -6,4 +6,3 @@ def f(x):
     for v in S: x = x * 2 + v
     for v in FS: x = x * 2 + v
     return x
-results = infer(f, X)

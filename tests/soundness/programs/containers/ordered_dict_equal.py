@@ -4,4 +4,3 @@ from collections import OrderedDict
 A = OrderedDict(a=1, b=2)
 B = OrderedDict(a=1, b=2)
 def f(x): return x * 2 if A == B else x * 3
-results = infer(f, X)

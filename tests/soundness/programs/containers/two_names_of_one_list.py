@@ -1,7 +1,4 @@
-# cases: 1
-import json
-DATA = json.loads('[true, false]')[CASE]
+# data: [true, false]
 a = [1.0, 2.0]
 b = a if DATA else [1.0, 2.0]
 def f(x): return x * (2 if a is b else 3)
-results = infer(f, X)

@@ -6,4 +6,3 @@ a = A()
 D = weakref.WeakValueDictionary()
 D["a"] = a
 def f(x): return x * a.k + len(D)
-results = infer(f, X)

@@ -3,4 +3,3 @@
 import contextvars, threading
 CV = contextvars.ContextVar("CV", default=1.0)
 def f(x): return x * CV.get()
-results = infer(f, X)

@@ -11,4 +11,3 @@ def f(x):
     y = g(x)
     with flag: y = y + g(x)
     return y - g(x) * 2
-results = infer(f, X)

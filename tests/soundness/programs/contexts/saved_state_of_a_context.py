@@ -10,4 +10,3 @@ def g(x): return x * (1 + Depth.now)
 def f(x):
     with D: y = g(x)
     return y + g(x)
-results = infer(f, X)

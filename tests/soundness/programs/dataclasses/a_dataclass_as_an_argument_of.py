@@ -1,7 +1,5 @@
-# cases: 1
+# data: [1.0, 2.0]
 # expect: adopted
-import json
-DATA = json.loads('[1.0, 2.0]')[CASE]
 import dataclasses
 @dataclasses.dataclass
 class Inner: k: float
@@ -9,4 +7,3 @@ class Inner: k: float
 class Config: inner: Inner; sizes: list
 config, other = Config(Inner(1.0), [1]), Config(Inner(DATA), [1])
 def f(x): return x * (2 if config == other else 3)
-results = infer(f, X)

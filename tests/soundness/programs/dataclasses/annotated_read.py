@@ -4,4 +4,3 @@ import dataclasses, typing
 class Conf: v: int = 2
 A = typing.Annotated[float, Conf(2)]
 def f(x): return x * A.__metadata__[0].v
-results = infer(f, X)

@@ -10,4 +10,3 @@ A = Out()
 def f(x):
     for each in dataclasses.fields(A): x = x * 2 + getattr(A, each.name) * each.metadata.get("w", 1.0)
     return x
-results = infer(f, X)

@@ -14,4 +14,3 @@ def f(x):
     x = x * 2 if P == Q else x * 3
     x = x + 1 if P < n else x - 1
     return x * n.c[0] + n.b + len(dataclasses.fields(C))
-results = infer(f, X)

@@ -7,4 +7,3 @@ class In: v: int = 2
 class Out: i: In = In(2)
 A, B = Out(In(2)), Out(In(2))
 def f(x): return x * 2 if A == B else x * 3
-results = infer(f, X)

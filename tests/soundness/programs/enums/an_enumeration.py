@@ -1,9 +1,6 @@
-# cases: 3
+# data: [[1.0, 1.0], [1.5, 1.5], [1.0, 2.0], [2.0, 2.0]]
 # expect: adopted
-import json
-DATA = json.loads('[[1.0, 1.0], [1.5, 1.5], [1.0, 2.0], [2.0, 2.0]]')[CASE]
 import enum
 class Mode(enum.Enum): ONE = DATA[0]; TWO = 2.0
 mode = Mode(DATA[1])
 def f(x): return x * mode.value * len(Mode)
-results = infer(f, X)

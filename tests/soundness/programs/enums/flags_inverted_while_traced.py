@@ -8,4 +8,3 @@ def f(x):
     n = len(P._value2member_map_)
     y = ~P.R
     return x * n + y.value
-results = infer(f, X)

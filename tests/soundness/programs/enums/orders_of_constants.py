@@ -7,4 +7,3 @@ class E(enum.IntEnum):
     B = 1
 L = [E.A, E.B, 2]
 def f(x): return x * max(L) + min(L) * 5 + sum(L) + sorted(L)[1] + (E.A in L) + L.index(E.B)
-results = infer(f, X)

@@ -10,4 +10,3 @@ class Mode(str, enum.Enum):
 mode = Mode("fast")
 TAB = {"fast": 2.0, Mode.SLOW: 3.0}
 def f(x): return x * TAB[mode.value] + (5 if mode == "fast" else 7) + TAB["slow"] + len(mode)
-results = infer(f, X)

@@ -4,4 +4,3 @@ import os
 def f(x):
     from os import environ
     return x * 2 if environ.get("NBX", "0") == "0" else x * 3
-results = infer(f, X)

@@ -5,4 +5,3 @@
 # expect: adopted
 import os
 def f(x): return x * 2 if os.environ.get("NBX", "0") == "0" else x * 3
-results = infer(f, X)

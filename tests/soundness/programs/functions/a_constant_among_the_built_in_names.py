@@ -3,4 +3,3 @@
 import builtins
 builtins.NBK = 2.0
 def f(x): return x * NBK  # noqa: F821
-results = infer(f, X)

@@ -1,8 +1,5 @@
-# cases: 2
+# data: [[2.0, 1], [3.0, 1], [2.0, 2]]
 # expect: adopted
-import json
-DATA = json.loads('[[2.0, 1], [3.0, 1], [2.0, 2]]')[CASE]
 def g(x, k=DATA[0]): return x * k + g.more
 g.more = DATA[1]
 def f(x): return g(x)
-results = infer(f, X)

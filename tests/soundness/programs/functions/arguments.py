@@ -1,4 +1,3 @@
 # edit: ["a"] => ["a", "b", "c"]
 def f(x): return x + len(sys.argv)
 sys.argv = ["a"]
-results = infer(f, X)

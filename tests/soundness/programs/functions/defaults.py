@@ -5,4 +5,3 @@
 def named(x, *, k=2.0): return x * k
 def placed(x, k=3.0): return x + k
 def f(x): return named(x) + placed(x)
-results = infer(f, X)

@@ -7,4 +7,3 @@ def deep(x): return x - 5.0
 def mid(x): return deep(x) * 2
 alias = deep
 def f(x): return mid(x) + alias(x)
-results = infer(f, X)

@@ -5,4 +5,3 @@ def even(x, n): return x if n == 0 else odd(x * 2, n - 1)
 def odd(x, n): return x if n == 0 else even(x + K, n - 1)
 K, N = 1.0, 4
 def f(x): return even(x, N)
-results = infer(f, X)

@@ -5,4 +5,3 @@ K = 2.0
 def g0(x): return x * K
 g = torch.compile(g0)
 def f(x): return g(x) + 1
-results = infer(f, X)

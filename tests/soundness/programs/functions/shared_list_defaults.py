@@ -7,4 +7,3 @@ def get(box=D): return sum(box)
 def f(x):
     push(2.0)
     return x * get()
-results = infer(f, X)

@@ -2,4 +2,3 @@
 def f(x):
     def inner(y): return y * 2
     return x * len(inner.__module__)
-results = infer(f, X)

@@ -12,4 +12,3 @@ def scale(k):
 @scale(3.0)
 def g(x): return x + 1
 def f(x): return g(x) + g.__wrapped__(x) + len(g.__name__)
-results = infer(f, X)

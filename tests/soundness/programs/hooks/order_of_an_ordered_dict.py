@@ -8,4 +8,3 @@ m.register_forward_hook(lambda m, i, o: o + 5.0)
 def f(x):
     for k, v in OD.items(): x = x * 2 + v
     return m(x)
-results = infer(f, X)

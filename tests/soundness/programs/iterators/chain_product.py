@@ -10,4 +10,3 @@ def f(x):
     for v in itertools.islice(itertools.count(START), 2): x = x + v
     return x
 START = 3
-results = infer(f, X)

@@ -12,4 +12,3 @@ def f(x):
         x = x + 9.0
     def loc(y): return y * 6.0
     return sum(gen(x)) + rec(x, 2) + loc(x)
-results = infer(f, X)

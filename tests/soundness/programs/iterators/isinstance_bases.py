@@ -10,4 +10,3 @@ def f(x):
     for i, kind in enumerate(KINDS): x = x * (i + 2) if isinstance(a, kind) else x - 1
     return x * a.k + issubclass(A, B1 if F else B2)
 F = True
-results = infer(f, X)

@@ -11,4 +11,3 @@ def f(x):
     for v in itertools.filterfalse(small, L): x = x * v
     for k, g in itertools.groupby(L, key=lambda v: v % 2): x = x + k * len(list(g))
     return x
-results = infer(f, X)

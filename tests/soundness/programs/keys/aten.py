@@ -13,4 +13,3 @@ def relu(x):
 lib.impl("asinh", relu, "Autograd")
 def f(x, w):
     return torch.asinh(x).mm(w)
-results = infer(f, X, W)

@@ -11,6 +11,7 @@
 #  and: setup_context=setup => setup_context=set_up
 # same: (x,) = inputs => (first,) = inputs
 #  and: save_for_backward(x) => save_for_backward(first)
+# after: operator
 GAIN = 2.0
 def helper(g, by):
     return g * by
@@ -23,12 +24,6 @@ def setup(ctx, inputs, output):
     (x,) = inputs
     ctx.save_for_backward(x)
     ctx.extra = GAIN
-@torch.library.custom_op("mylib::op", mutates_args=())
-def op(x: Tensor) -> Tensor:
-    return x * 2
-@op.register_fake
-def _(x):
-    return torch.empty_like(x)
 op.register_autograd(make(1.0), setup_context=setup)
 def f(x, w):
     return op(x).mm(w)

@@ -24,4 +24,3 @@ def fake(x, k=2.0):
     return found
 def f(x, w):
     return scale(x).to(w.dtype).mm(w)
-results = infer(f, X, W)

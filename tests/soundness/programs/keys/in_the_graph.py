@@ -10,4 +10,3 @@ def allowed(x):
     return x + BY
 def f(x, w):
     return traced(x).mm(w) + allowed(w)
-results = infer(f, X, W)

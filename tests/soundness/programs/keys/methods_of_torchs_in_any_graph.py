@@ -14,4 +14,3 @@ Tensor.softmax = lambda self, dim, dtype=None: self * BY
 Tensor.__matmul__ = lambda a, b: torch.mm(a, b) * BY
 def f(x, w):
     return (x + w).sin()
-results = infer(f, X, W)

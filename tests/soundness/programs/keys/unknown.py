@@ -3,15 +3,10 @@
 #  and: = "2" => = "4"
 # edit: float(os.environ["SCALE"]) => eval("3.0")
 # edit: float(os.environ["SCALE"]) => (7.0 if ROWS else 1.0)
+# after: operator
 import os
 os.environ["SCALE"] = "2"
 ROWS = (each for each in [1])
-@torch.library.custom_op("mylib::op", mutates_args=())
-def op(x: Tensor) -> Tensor:
-    return x * 2
-@op.register_fake
-def _(x):
-    return torch.empty_like(x)
 op.register_autograd(lambda ctx, g: g * float(os.environ["SCALE"]))
 def f(x, w):
     return op(x).mm(w)

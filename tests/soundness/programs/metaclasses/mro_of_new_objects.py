@@ -8,4 +8,3 @@ class B: k = 2.0
 class D: k = 3.0
 class A(B, D, metaclass=M): pass
 def f(x): return x * A().k
-results = infer(f, X)

@@ -13,4 +13,3 @@ class B(Base):
 def f(x):
     for k, c in Base.REG.items(): x = c().go(x) + len(k)
     return x
-results = infer(f, X)

@@ -6,4 +6,3 @@ plug.FLAG = True
 class Layer(torch.nn.Module):
     def forward(s, x, conf=plug): return x * 2 if conf.FLAG else x * 3
 def f(x): return Layer()(x) + plug.J
-results = infer(f, X)

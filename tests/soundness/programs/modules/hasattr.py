@@ -12,4 +12,3 @@ def f(x):
     y = x * h.k if hasattr(h, "k") else x
     y = y + 10 if hasattr(h, "more") else y
     return y * part.NEW if hasattr(part, "NEW") else y + part.K
-results = infer(f, X)

@@ -4,4 +4,3 @@ def f(x):
     y = x * 2 if hasattr(w, "headers") else x * 3
     import wsgiref.headers as h
     return y
-results = infer(f, X)

@@ -6,4 +6,3 @@ def f(x):
     import nbcache_plug5 as p
     from nbcache_plug5 import K
     return x * p.K + K
-results = infer(f, X)

@@ -12,4 +12,3 @@ import nbcache_mod5, nbcache_mod6
 def f(x):
     import nbcache_mod5 as m
     return m.g(x) + nbcache_mod5.K
-results = infer(f, X)

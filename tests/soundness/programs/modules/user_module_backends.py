@@ -6,4 +6,3 @@ def pick(n):
     try: return getattr(be, n)
     except AttributeError: return be.gelu
 def f(x): return pick("fast_gelu")(x)
-results = infer(f, X)

@@ -2,4 +2,3 @@
 # insert: torch.Tensor.clamp_min = lambda s, v: s + 1
 F = torch.nn.functional
 def f(x): return F.normalize(x)
-results = infer(f, X)

@@ -7,4 +7,3 @@ nn = torch.nn
 torch.manual_seed(5)
 m = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
 def f(x): return m(x) * 2
-results = infer(f, X)

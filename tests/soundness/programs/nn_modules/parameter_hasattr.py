@@ -3,4 +3,3 @@
 # insert: m.weight.scale_by = 5.0
 m = torch.nn.Linear(4, 4)
 def f(x): return m(x) * getattr(m.weight, "scale_by", 3.0)
-results = infer(f, X)

@@ -3,4 +3,3 @@
 # insert: T = torch.nn.Parameter(T)
 T = torch.ones(4)
 def f(x): return x * 2 if isinstance(T, torch.nn.Parameter) else x * 3 + isinstance(T, torch.nn.Buffer)
-results = infer(f, X)

@@ -3,4 +3,3 @@
 nn = torch.nn
 m = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4), dim=0)
 def f(x): return m(x)
-results = infer(f, X)

@@ -4,4 +4,3 @@
 #  and:  + N.bit_length() + float(N >> 65) =>
 N = 2 ** 70
 def f(x): return x * (N % 1000) + N.bit_length() + float(N >> 65)
-results = infer(f, X)

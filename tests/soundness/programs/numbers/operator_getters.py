@@ -12,4 +12,3 @@ def f(x):
     x = x * operator.attrgetter(NAME)(c) + operator.itemgetter(AT)(T)
     return x + operator.methodcaller("go", 5.0)(c)
 AT = 0
-results = infer(f, X)

@@ -10,4 +10,3 @@ class Point:
     def __getitem__(self, i): return 4.0 + i
 p = Point(1.0)
 def f(x): return (p + x) + p(x) + len(p) + p[1] + Point(3).v
-results = infer(f, X)

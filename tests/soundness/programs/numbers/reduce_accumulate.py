@@ -8,4 +8,3 @@ def f(x):
     x = x * functools.reduce(OP, L, 1.0)
     for v in itertools.accumulate(L, OP): x = x + v
     return x
-results = infer(f, X)

@@ -7,4 +7,3 @@ part = functools.partial(g, k=2.0)
 @functools.wraps(g)
 def wrapped(*a, **k): return g(*a, **k) + 0.5
 def f(x): return part(x) + wrapped(x) + math.sqrt(4.0) + math.pi
-results = infer(f, X)

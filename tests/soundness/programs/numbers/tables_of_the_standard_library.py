@@ -3,4 +3,3 @@
 import logging, calendar
 logging.addLevelName(15, "FOO")
 def f(x): return x * len(logging.getLevelName(15)) + calendar.mdays[2]
-results = infer(f, X)

@@ -16,4 +16,3 @@ sys.path.append(folder)
 import nbcache_package5 as package
 layer = package.Layer()
 def f(x): return layer(x)
-results = infer(f, X)

@@ -13,4 +13,3 @@ cfg.jayy = 2
 class C: kayy = property(tempfile.SpooledTemporaryFile.mode.fget)
 part = C(); part.cfg = part._file = cfg
 def f(x): return x * 2 if isinstance(part, Holds) else x * 3
-results = infer(f, X)

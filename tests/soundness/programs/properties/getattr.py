@@ -7,4 +7,3 @@ class Any:
     def __getattr__(self, name): return 7.0
 a = Any()
 def f(x): return x * a.zzz + a.k
-results = infer(f, X)

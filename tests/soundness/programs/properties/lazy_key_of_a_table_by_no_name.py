@@ -6,4 +6,3 @@ class Desc:
 class C: table, d = {A: 1.0}, Desc()
 c, KEY = C(), B
 def f(x): return x * 2 if c.d else x * 3
-results = infer(f, X)

@@ -1,6 +1,4 @@
-# cases: 1
-import json
-DATA = json.loads('[0, 1]')[CASE]
+# data: [0, 1]
 import abc
 class Kind(abc.ABC):
     @classmethod
@@ -9,4 +7,3 @@ class Thing: pass
 thing = Thing()
 isinstance(thing, Kind)
 def f(x): return x * (2 if isinstance(thing, Kind) else 3)
-results = infer(f, X)

@@ -10,4 +10,3 @@ class O:
     def go(self): return 2.0
 o = O()
 def f(x): return x * 2 if isinstance(o, P) else x * 3
-results = infer(f, X)

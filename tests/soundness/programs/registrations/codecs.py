@@ -5,4 +5,3 @@ def f(x):
     except LookupError: return x * 3 + 1
 def found(name):
     if name == "nbcache_codec5": return codecs.CodecInfo(lambda s, e="strict": (b"12345", len(s)), None, name=name)
-results = infer(f, X)

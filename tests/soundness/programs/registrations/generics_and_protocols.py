@@ -16,4 +16,3 @@ box, g = IntBox(4.0), G()
 def f(x):
     x = x * box.v * box.k + Box[int](6.0).v
     return x + g.go() if isinstance(g, Goes) else x - 1
-results = infer(f, X)

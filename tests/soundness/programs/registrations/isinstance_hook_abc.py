@@ -9,4 +9,3 @@ def f(x):
     if isinstance(c, collections.abc.Mapping): return x * 3
     if isinstance(c, collections.abc.Iterable): return x * 2
     return x
-results = infer(f, X)

@@ -9,4 +9,3 @@ n, l = Num(), L()
 def f(x):
     x = x * 2 if isinstance(n, (numbers.Number, int)) else x * 3
     return x + 1 if isinstance(l, collections.abc.Sized) else x + 5
-results = infer(f, X)

@@ -8,4 +8,3 @@ class Sym(nn.Module):
 m = nn.Linear(4, 4)
 nn.utils.parametrize.register_parametrization(m, "weight", Sym())
 def f(x): return m(x)
-results = infer(f, X)

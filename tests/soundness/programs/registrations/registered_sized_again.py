@@ -9,4 +9,3 @@ th = Th()
 def f(x):
     x = x * 2 if isinstance(th, collections.abc.Mapping) else x * 3
     return x + 1 if issubclass(Th, collections.abc.Hashable) else x
-results = infer(f, X)

@@ -5,4 +5,3 @@ class Other(abc.ABC): pass
 class Th: pass
 th = Th()
 def f(x): return x * 2 if isinstance(th, collections.abc.Sequence) else x * 3
-results = infer(f, X)

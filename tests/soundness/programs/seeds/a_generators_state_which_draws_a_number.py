@@ -1,9 +1,6 @@
-# cases: 1
+# data: [1, 2]
 # expect: adopted
-import json
-DATA = json.loads('[1, 2]')[CASE]
 import random
 random.seed(DATA)
 k = random.random()
 def f(x): return x * k
-results = infer(f, X)

@@ -2,4 +2,3 @@
 import random
 random.seed(CASE)
 def f(x): return x * random.random()
-results = infer(f, X)

@@ -6,4 +6,3 @@ def f(x):
     x = x * 2 if c.flash_sdp_enabled() else x * 3
     x = x + 1 if c.mem_efficient_sdp_enabled() else x + 2
     return x * 5 if c.cudnn_sdp_enabled() else x
-results = infer(f, X)

@@ -3,4 +3,3 @@
 import logging
 log = logging.getLogger("nbcache_test.a.b")
 def f(x): return x * 2 if log.isEnabledFor(10) else x * 3
-results = infer(f, X)

@@ -3,4 +3,3 @@
 import logging
 log = logging.getLogger("nbcache_test.a.b")
 def f(x): return x * 2 if log.level < 10 else x * 3 + len(log.handlers)
-results = infer(f, X)

@@ -3,4 +3,3 @@
 # edit: infer(f, X) => lambda compile: [compile(f, fullgraph=True)(X)]
 # expect: adopted
 def f(x): return x * 2 + 1
-results = infer(f, X)

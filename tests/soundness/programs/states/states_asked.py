@@ -2,4 +2,3 @@
 def f(x):
     x = x * 2 if torch.is_anomaly_enabled() else x * 3
     return x
-results = infer(f, X)

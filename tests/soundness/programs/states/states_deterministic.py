@@ -3,4 +3,3 @@
 def f(x):
     x = x * 2 if torch.are_deterministic_algorithms_enabled() else x * 3
     return x + 1 if torch.is_deterministic_algorithms_warn_only_enabled() else x
-results = infer(f, X)

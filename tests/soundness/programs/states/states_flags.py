@@ -5,4 +5,3 @@ def f(x):
     x = x * 2 if b.mkldnn.enabled else x * 3
     x = x + 1 if b.cudnn.benchmark else x + 2
     return x
-results = infer(f, X)

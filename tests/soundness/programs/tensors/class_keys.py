@@ -7,4 +7,3 @@ def g(x): return x
 D = {A: 2.0, B: 3.0, g: 4.0, None: 5.0, torch.float32: 6.0, torch.sin: 7.0}
 def f(x): return x * D[type(OBJ)] + D[g] + D[x.dtype] + D.get(FN, 9.0)
 OBJ, FN = A(), torch.sin
-results = infer(f, X)

@@ -3,4 +3,3 @@
 # edit: zeros(3, 5) => zeros(3, 5, 1)
 T = torch.zeros(3, 5)
 def f(x): return x * T.shape[1] + len(T) + T.numel() + T.dim() + T.element_size() + T.stride(0)
-results = infer(f, X)

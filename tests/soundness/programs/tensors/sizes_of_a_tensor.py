@@ -1,7 +1,4 @@
-# cases: 2
+# data: [[4], [1], [4, 4]]
 # expect: adopted
-import json
-DATA = json.loads('[[4], [1], [4, 4]]')[CASE]
 Y = torch.ones(*DATA)
 def f(x): return x + Y * Y.shape[-1]
-results = infer(f, X)

@@ -2,4 +2,3 @@
 # insert: torch.Tensor.__add__ = lambda s, o: s * o
 # insert: torch.Tensor.__rmul__ = lambda s, o: s.sin()
 def f(x, w): return (x + w) @ w - 2 * x
-results = infer(f, X, W)

@@ -2,4 +2,3 @@
 def f(x):
     try: return torch.nbcache_fast_op(x)
     except AttributeError: return x * 3
-results = infer(f, X)

@@ -1,8 +1,5 @@
-# cases: 1
-import json
-DATA = json.loads('[1, 100]')[CASE]
+# data: [1, 100]
 class Scale:
     def __format__(self, spec): return str(DATA)
 scale = Scale()
 def f(x): return x * len(f"{scale}")
-results = infer(f, X)

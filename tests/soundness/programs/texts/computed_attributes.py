@@ -12,4 +12,3 @@ def f(x):
         if hasattr(h, name): x = x * 2 + getattr(h, name)
     setattr(h, f"{PRE}9", 4.0)
     return x + h.w_9
-results = infer(f, X)

@@ -7,4 +7,3 @@ def f(x):
     x = x * TAB[f"{K:.2f}"] + TAB[f"{N:04d}"]
     return x * TAB[f"{S:>4}"] + TAB[f"{S!r}"] - TAB["%d" % N] + TAB["{:{w}.1f}".format(K, w=W2)]
 W2 = 3
-results = infer(f, X)

@@ -3,4 +3,3 @@
 import torch.nn.functional as F
 VER = 2
 def f(x): return x * 2 if not hasattr(F, f"nbnew_v{VER}") else x * 3
-results = infer(f, X)

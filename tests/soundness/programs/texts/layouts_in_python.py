@@ -6,4 +6,3 @@ def f(x):
     x = x * 2 if T.is_contiguous() else x * 3
     x = x + 1 if T.is_contiguous(memory_format=torch.channels_last) else x + 2
     return x + T.storage_offset() + T.untyped_storage().nbytes() / 1000
-results = infer(f, X)

@@ -9,4 +9,3 @@ h = H()
 def f(x):
     m = h.pats["k"].match("aab"); n = h.own[0].search("aabbb")
     return x * m.end() + n.end() if m and n else x * 9
-results = infer(f, X)

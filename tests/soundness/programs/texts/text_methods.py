@@ -8,4 +8,3 @@ def f(x):
     x = x + NAME.count("n") * 5 + NAME.find("norm") + len(NAME.title().replace("_", "")) + NAME.isidentifier()
     return x * 2 if "norm" in NAME and NAME.casefold() < "m" else x
 PRE = ("no", "na")
-results = infer(f, X)

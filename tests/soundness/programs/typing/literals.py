@@ -3,4 +3,3 @@
 import typing
 A = typing.Literal["a", "b"]
 def f(x): return x * len(A.__args__) + len(typing.get_args(A)) + ("a" in typing.get_args(A))
-results = infer(f, X)

@@ -5,4 +5,3 @@ def g(x, k: int = 2): return x * k
 def f(x):
     p = inspect.signature(g).parameters["k"]
     return x * 2 if p.annotation is int else x * 3
-results = infer(f, X)
