@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -25,6 +27,7 @@ from support.front_door import (
     Environ,
     RunCells,
     RunPython,
+    client_for,
     errors,
     graphs,
     outcomes,
@@ -738,3 +741,100 @@ def test_an_interrupted_compile_gives_no_graph_to_a_snapshot_and_no_promise(
     assert "1 graph" in shown(notebook, 4) and "stored for next time" not in shown(notebook, 4)
     assert "stored for next time" in shown(notebook, 6)
     assert "holds 1 graph " in shown(notebook, 7)
+
+
+def test_two_kernels_at_once_share_one_store(
+    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], tmp_path: Path
+) -> None:
+    def cells(number: int) -> list[str]:
+        own = f"@torch.compile\ndef own(x):\n    return x.sin() + {number}\nprint(own(x).sum().item())"
+        return [LOAD, SET_UP, DEFINE, CALL, own, REPORTS]
+
+    async def at_once() -> list[nbformat.NotebookNode]:
+        clients = [client_for(cells(number), with_headers, tmp_path) for number in (1, 2)]
+        runs = [client.async_execute(cleanup_kc=True, env=dict(with_headers)) for client in clients]
+        return await asyncio.gather(*runs)
+
+    both = asyncio.run(at_once())
+    wipe(with_headers)
+    third = [run_cells(cells(number), with_headers) for number in (1, 2)]
+
+    assert [outcomes(notebook) for notebook in both] == [["hit"] * 4 + ["miss"]] * 2
+    assert [outcomes(notebook) for notebook in third] == [["hit"] * 5] * 2
+    assert [printed(notebook, 4) for notebook in third] == [printed(notebook, 4) for notebook in both]
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Return a function that mounts a small file system in memory, `mount(name, options)`."""
+    mounted: list[Path] = []
+
+    def mount(name: str, options: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if os.getuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+            pytest.skip("needs the right to mount a file system")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_on_a_full_disk_the_cell_runs_and_one_warning_says_so(
+    with_headers: dict[str, str], run_cells: RunCells, mount: Callable[..., Path]
+) -> None:
+    disk = mount("disk", "size=16k")
+    cell = "%%compile_cached\nprint(torch.compile(lambda x: x * 7)(x).sum().item())\n%nbcache flush"
+
+    notebook = run_cells(
+        [LOAD, SET_UP, cell, "1", REPORTS], {**with_headers, "NBCACHE_DIR": str(disk / "store")}
+    )
+
+    assert outcomes(notebook) == ["miss"]
+    notices = [notice for report in reports(notebook) for notice in report["notices"]]
+    assert len(notices) == 1 and "no room" in notices[0]
+
+
+def test_a_store_that_cannot_be_written_to_is_still_read(
+    with_headers: dict[str, str], run_cells: RunCells, mount: Callable[..., Path]
+) -> None:
+    disk = mount("disk", "size=64m")
+    shutil.copytree(with_headers["NBCACHE_DIR"], disk / "store")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    more = "%%compile_cached\nprint(torch.compile(lambda x: x * 8)(x).sum().item())"
+
+    notebook = run_cells(
+        [LOAD, SET_UP, DEFINE, CALL, more, "%nbcache flush", REPORTS],
+        {**with_headers, "NBCACHE_DIR": str(disk / "store")},
+    )
+
+    assert outcomes(notebook) == ["hit"] * 4 + ["miss"]
+    notices = [notice for report in reports(notebook) for notice in report["notices"]]
+    assert len(notices) == 1
+
+
+def test_a_cell_that_raises_drops_no_graph_of_its_earlier_runs_from_the_file(
+    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
+) -> None:
+    cell = """\
+f(x)
+if "FAILS" in os.environ:
+    raise ValueError("no luck")
+f(x.double())
+"""
+    define = "import os\n@torch.compile\ndef f(x):\n    return (x * 2).sin()"
+    snapshot = f"%nbcache snapshot {tmp_path}/model.nbcache"
+    cells = [LOAD, SET_UP, define, cell, snapshot]
+    notebook = tmp_path / "model.ipynb"
+    sources = [nbformat.v4.new_code_cell(source) for source in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=sources), notebook)
+    environ = {**with_headers, "NBCACHE_NOTEBOOK": str(notebook)}
+    assert "holds 2 graphs" in shown(run_cells(cells, environ), 4)
+
+    failed = run_cells(cells, {**environ, "FAILS": "1"}, allow_errors=True)
+
+    assert "no luck" in str(errors(failed, 3)[0])
+    assert "holds 2 graphs" in shown(failed, 4)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -483,3 +484,35 @@ def test_attaching_and_detaching_leaves_the_notebook_as_it_was(
     assert bob.notebook.read_bytes() == before
     assert bob.command("detach", str(bob.notebook)).returncode == 1
     assert os.listdir(bob.notebook.parent) == [bob.notebook.name]
+
+
+def test_keys_that_others_can_read_cost_hits_and_not_the_extension(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine
+) -> None:
+    bring_file(ada[0], bob, ada[1])
+    keys = Path(bob.environ["HOME"]) / ".config" / "nbcache"
+    keys.mkdir(parents=True, mode=0o755)
+    keys.chmod(0o755)
+    notebook = bob.run(LOAD, "import torch\nprint(1 + 1)", "%nbcache status")
+    assert "others can read or write this" in printed(notebook, 0)
+    assert printed(notebook, 1) == "2\n"
+    assert "0 entries" in shown(notebook, 2)
+
+
+def test_a_changed_snapshot_is_refused_whole_and_the_cells_run(
+    ada: tuple[Machine, nbformat.NotebookNode], bob: Machine, signer: str
+) -> None:
+    bob.save(plain(ada[1]))
+    data = bytearray(ada[0].snapshot.read_bytes())
+    with zipfile.ZipFile(ada[0].snapshot) as archive:
+        largest = max(archive.infolist(), key=lambda each: each.compress_size)
+    begin = largest.header_offset + 30 + len(largest.filename)
+    data[begin + largest.compress_size // 2] ^= 1
+    bob.snapshot.write_bytes(data)
+    bob.said("trust", "add", signer)
+
+    notebook = bob.run(LOAD, SET_UP, "%nbcache status")
+    verified = bob.command("verify", str(bob.snapshot))
+
+    assert "refused whole" in printed(notebook, 0) and "0 entries" in shown(notebook, 2)
+    assert verified.returncode == 1 and "refused whole" in verified.stdout
