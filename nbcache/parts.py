@@ -17,8 +17,6 @@ from nbcache.torch_bridge.hooks import Loss, Part
 from nbcache.torch_bridge.providers import autotune, cpp_kernels, gemm_autotune, graphs, triton_kernels
 from nbcache.torch_bridge.traces.kernel_traces import Traces
 
-__all__ = ["PARTS", "make_bridge"]
-
 _ASYNC_COMPILE = "torch._inductor.async_compile"
 _CODECACHE = "torch._inductor.codecache"
 _COMMON = "torch._inductor.codegen.common"

@@ -24,8 +24,9 @@ from nbcache.explain.plan import Plan
 from nbcache.explain.stats import Stats, lifetime, tally
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment
+from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display.stats import render_plan
-from nbcache.ui.display.words import Check, CheckState, SettingRow
+from nbcache.ui.display.words import Check, CheckState
 from nbcache.ui.verbs import COMMANDS, MAGICS, Forms
 from support.front_door import REPORTS, Environ, RunCells, RunPython, outcomes, printed, shown
 
@@ -217,7 +218,7 @@ def test_the_docs_name_every_json_field_and_no_other() -> None:
         ("Mode", diagnosis["modes"][0]),
         ("Other size", Resized(2).to_json()),
         ("Check", Check("torch", CheckState.OK, "2.13.0").to_json()),
-        ("Setting", asdict(SettingRow("save", "on", "default", "record what is compiled"))),
+        ("Setting", asdict(CacheSetting("save", "on", "default", "record what is compiled"))),
         ("Prewarm", Prewarming(lambda: iter(()), lambda *_: None).to_json()),
     ):
         table = json.partition(f"**{title}**")[2].partition("\n**")[0]

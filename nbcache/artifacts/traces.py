@@ -27,19 +27,6 @@ from urllib.parse import quote, unquote
 from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
 from nbcache.core.errors import CorruptEntry, FormatError
 
-__all__ = [
-    "RESUME_KINDS",
-    "Trace",
-    "code_from",
-    "code_to",
-    "from_bytes",
-    "names_from",
-    "names_to",
-    "to_bytes",
-    "value_from",
-    "value_to",
-]
-
 RESUME_KINDS = ("rest", "rest in closure")
 """Kinds of globals: the function that resumes after a graph break, and its factory if it has a closure."""
 _FORMAT = "trace"

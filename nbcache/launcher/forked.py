@@ -23,8 +23,6 @@ from nbcache.launcher.hidden import HiddenModules
 from nbcache.launcher.on_disk import Status, first_changed
 from nbcache.launcher.start_state import python_options
 
-__all__ = ["Ahead", "Asked", "attend", "parent"]
-
 _READ_AT_IMPORT = (
     *("ATEN_", "CUBLAS_", "GOMP_", "KMP_", "MKL_", "NPY_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH"),
     "TORCH",

@@ -12,8 +12,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-__all__ = ["HiddenModules", "hidable"]
-
 _WHOLE = "torch"
 """With it comes everything: its modules refer to most of the others."""
 

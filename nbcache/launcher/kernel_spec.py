@@ -19,20 +19,6 @@ from nbcache.core.errors import NbcacheError
 from nbcache.launcher import protocol
 from nbcache.launcher.start_state import nursery_command
 
-__all__ = [
-    "LAUNCHER",
-    "NAME",
-    "PYTHON_OPTIONS",
-    "install",
-    "installed",
-    "is_current",
-    "nurseries",
-    "ordinary",
-    "start",
-    "stop",
-    "uninstall",
-]
-
 NAME = "nbcache"
 """What Jupyter calls the kernel, in `jupyter kernelspec list` and in notebooks."""
 _TITLE = f"Python {sys.version_info.major} (nbcache)"

@@ -25,8 +25,6 @@ from nbcache.launcher.hidden import hidable
 from nbcache.launcher.on_disk import modules_in, shadowing
 from nbcache.launcher.start_state import name_of, start_state
 
-__all__ = ["main"]
-
 _KERNEL = """
     ipykernel.kernelapp ipykernel.ipkernel ipykernel.zmqshell ipykernel.debugger ipykernel.displayhook
     IPython.core.completerlib sqlite3

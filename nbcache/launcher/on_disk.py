@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterable, Mapping
 from types import ModuleType
 from typing import NamedTuple
 
-__all__ = ["Status", "files", "first_changed", "modules_in", "shadowing", "status_of"]
-
 _OF_MODULES = (".py", ".pyc", ".so")
 _OF_SITES = ("site-packages", "dist-packages")
 _OF_PACKAGES = (".pth", ".dist-info", ".egg-info")

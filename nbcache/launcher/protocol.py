@@ -18,27 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = [
-    "REQUEST_SECONDS",
-    "Message",
-    "alone",
-    "ask",
-    "check_peer",
-    "close_all_but",
-    "folder",
-    "forget",
-    "listen",
-    "lock_kernel",
-    "names",
-    "note_ordinary",
-    "ordinary",
-    "receive",
-    "request",
-    "send",
-    "starting",
-    "used",
-]
-
 REQUEST_SECONDS = 5.0
 """Seconds in which a request must arrive, and be answered."""
 _MOST_BYTES = 8 << 20

@@ -14,8 +14,6 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 
-__all__ = ["HARMLESS", "kept_variables", "name_of", "nursery_command", "python_options", "start_state"]
-
 HARMLESS = frozenset(
     {
         "_",

@@ -24,7 +24,6 @@ from nbcache.torch_bridge.torch_behavior import MINIMUM, TORCHBEHAVIOR, spelled
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
-__all__ = ["TorchBridge"]
 
 _PLAIN = (
     "This kernel goes on as plain torch, and nbcache stores and restores nothing in it. Next: restart the "

@@ -36,18 +36,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = [
-    "OWN",
-    "CacheFolder",
-    "DefaultFolder",
-    "Roots",
-    "is_private",
-    "is_safe",
-    "note_others",
-    "refusal",
-    "secure",
-    "usual_root",
-]
 
 OWN = "nbcache_own"
 """A file that says of a folder below a root: all that torch finds there was compiled there.

@@ -16,8 +16,6 @@ from typing import Any
 
 from nbcache.core.errors import ConfigError, UnsupportedTorch
 
-__all__ = ["FOLDER", "NAMES", "ORIGIN", "CacheSetting", "CacheSettings", "SwitchedOff", "switched_off"]
-
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 ORIGIN = "%nbcache config"
 """The origin of what was switched through nbcache."""

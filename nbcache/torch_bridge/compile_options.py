@@ -10,15 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = [
-    "compile_target",
-    "default_arguments",
-    "default_device",
-    "known_backends",
-    "known_modes",
-    "known_options",
-]
-
 _compiled: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
 """Targets of `compile_target` → a weak reference to what a module calls since then, and the arguments.
 

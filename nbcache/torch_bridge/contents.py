@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["contents_of", "follow_code"]
 
 _FOLLOWING = "following a compile"
 _MAX_CODE_BYTES = 16 << 20

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from nbcache.core.cpu_levels import Baseline
     from nbcache.kernel.session import Session
 
-__all__ = ["Context", "Keys", "Traces"]
-
 
 @dataclass(frozen=True, slots=True)
 class Context:

@@ -15,19 +15,7 @@ from nbcache.core.cpu_levels import Baseline
 from nbcache.core.key import components
 from nbcache.core.model import Environment
 from nbcache.torch_bridge import gpus
-from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR, release, torch_version
-
-__all__ = [
-    "compiler",
-    "compiler_identity",
-    "current",
-    "foreseen",
-    "lacking",
-    "release",
-    "requested",
-    "torch_version",
-    "without_torch",
-]
+from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR, torch_version
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_LINES = ("flags", "Features", "features", "isa")

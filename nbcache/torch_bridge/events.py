@@ -35,20 +35,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = [
-    "CANDIDATE",
-    "NotStored",
-    "follow_candidates",
-    "follow_kernels",
-    "follow_spans",
-    "is_restoring_only",
-    "must_be_stored",
-    "restoring_only",
-    "settle_import_order",
-    "stamp",
-    "user_line",
-    "with_cells",
-]
 
 _restraint = threading.local()
 """`on`: what is not stored is not to be compiled or found out on this thread."""

@@ -11,23 +11,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
-__all__ = [
-    "CODE",
-    "COMPILERS",
-    "FRAME_GLOBALS",
-    "FRAME_LOCALS",
-    "FX_GRAPH",
-    "GRAPH",
-    "INNER_COMPILE",
-    "LOOKED_UP_KEY",
-    "ONE_GRAPH",
-    "Local",
-    "has",
-    "read",
-    "read_all",
-    "read_frames",
-]
-
 
 class Local(NamedTuple):
     """A variable of a function in a torch module; of any function there if none is named."""

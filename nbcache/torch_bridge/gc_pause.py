@@ -14,8 +14,6 @@ from collections.abc import Iterator
 
 from nbcache.core.threads import renew_in_children
 
-__all__ = ["HeapAside", "keep_frozen", "paused"]
-
 _BY_PYTHON = 1000
 """Python 3.12 has frozen 375 objects when it starts; who calls `gc.freeze` freezes thousands."""
 _kept = False

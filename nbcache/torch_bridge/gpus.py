@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Found", "Gpu", "c_compiler", "chosen", "device", "found", "settle"]
-
 _PROC = Path("/proc/driver/nvidia/gpus")
 _SIGNS = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "usr/lib/wsl/lib/libcuda.so.1")
 """Files that are there beside a GPU, below `_ROOT`: a desktop card or server's, a Jetson's, one on WSL."""

@@ -20,8 +20,6 @@ from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.patches import Patches, check_parameters
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
-__all__ = ["Hook", "Hooks", "Loss", "Part"]
-
 _PLACE = re.compile(r"(?:(?P<module>[\w.]+):)?(?P<path>[\w.]+)(?:\((?P<takes>.*)\))?(?P<optional>\?)?")
 _MOVED = "differs from what nbcache knows"
 _CALLED = "called it in an unknown way, or nbcache failed in it"

@@ -15,8 +15,6 @@ from typing import Any
 
 from nbcache.core.log import logger
 
-__all__ = ["ImportHook", "Intended", "Patches", "check_parameters"]
-
 _ABSENT = object()
 _OF_FUNCTIONS = (classmethod, staticmethod)
 _OF_CACHED = ("cache_clear", "cache_info", "cache_parameters")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["KeyTag", "choose_again", "chosen", "compile_for_baseline"]
 
 QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_avx2_supported": frozenset({"avx2", "fma"}),

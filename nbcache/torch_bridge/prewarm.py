@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context, Traces
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["MODULES", "before_fork", "compile_steps", "compile_when_rendered", "prefetch_keys", "steps"]
 
 _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer

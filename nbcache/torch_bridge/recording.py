@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = [
-    "count_and_record",
-    "kernels_are_replaced",
-    "loaded",
-    "provide_profile",
-    "record",
-    "renew_autograd_cache",
-    "replace_backends",
-    "restored",
-    "write_for_torch",
-]
 
 T = TypeVar("T")
 

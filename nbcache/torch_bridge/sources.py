@@ -16,8 +16,6 @@ from typing import Any
 from nbcache.explain.components import MOST_CONSTANTS, Named
 from nbcache.torch_bridge import frames
 
-__all__ = ["constants_read", "inputs_read"]
-
 _TYPES = (bool, int, float, complex, type(None))
 """Types of constants that are told; texts are not, which may be nobody else's business."""
 _LONGEST, _LONGEST_NAME = 60, 120

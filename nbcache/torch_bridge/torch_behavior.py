@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-__all__ = ["MINIMUM", "NEWEST", "TORCHBEHAVIOR", "answers", "release", "spelled", "torch_version"]
-
 Release = tuple[int, int]
 MINIMUM: Release = (2, 11)
 """The oldest release that nbcache works with."""

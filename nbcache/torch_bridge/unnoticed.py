@@ -21,7 +21,6 @@ from nbcache.torch_bridge.events import NotStored, restoring_only
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
-__all__ = ["compile_sample", "is_read", "run_sample", "sample_key", "sample_steps"]
 
 logger = logging.getLogger(__name__)
 

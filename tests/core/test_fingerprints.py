@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.core.fingerprints.digests import Fingerprint, Unknown
+from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages
+from nbcache.core.fingerprints.reads import Unknown
 
 BASE = """
     import functools, math, threading

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from nbcache.core.fingerprints.code import code_digest
-from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.objects import Objects
+from nbcache.core.fingerprints.reads import Unknown
 
 
 def digest(value: Any) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nbcache.torch_bridge.environment import release, torch_version
+from nbcache.torch_bridge.torch_behavior import release, torch_version
 from support.front_door import SESSION, reply_to
 from support.nurseries import NURSERY, ROOT, Place, Start, ends, launcher_of, nursery_of, process_of
 from support.redis_servers import wait_until

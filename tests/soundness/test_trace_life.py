@@ -10,12 +10,12 @@ from soundness.answers import adopts, difference
 from soundness.program_files import CASE, with_cases
 from soundness.restarts import Restarts
 
-from nbcache.torch_bridge import environment
+from nbcache.torch_bridge.torch_behavior import release, torch_version
 from support.torch_versions import needs_traces
 
 # Proofs, as in `test_trace_edits`.
 pytestmark = [pytest.mark.compile, pytest.mark.proof, needs_traces]
-RELEASE = environment.release(environment.torch_version() or "0.0")
+RELEASE = release(torch_version() or "0.0")
 
 CHANGES = """
 import torch

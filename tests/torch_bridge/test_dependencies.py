@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from nbcache.torch_bridge import environment
+from nbcache.torch_bridge.torch_behavior import release, torch_version
 from support.front_door import Environ, RunPython
 from support.torch_versions import HAS_TRACES
 
 pytestmark = pytest.mark.compile
 
-RELEASE = environment.release(environment.torch_version() or "0.0")
+RELEASE = release(torch_version() or "0.0")
 
 PROGRAM = """
 import json, sys

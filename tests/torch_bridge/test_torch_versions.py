@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from nbcache.torch_bridge import environment, torch_behavior
+from nbcache.torch_bridge.torch_behavior import release, torch_version
 from support.front_door import LOAD, REPORTS, Environ, RunCells, graphs, outcomes
 
-RELEASE = environment.release(environment.torch_version() or "0.0")
+RELEASE = release(torch_version() or "0.0")
 
 # --- CXX ------------------------------------------------------------------------------------------
 

@@ -21,11 +21,12 @@ from nbcache.core.trust import spelled
 from nbcache.explain.plan import Plan
 from nbcache.explain.timeline import CellTimes, KernelRun, Lost, Timeline
 from nbcache.explain.why import Why, explain
+from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display.panel import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_graph
 from nbcache.ui.display.stats import render_timeline
-from nbcache.ui.display.words import SettingRow, StoreFigures
+from nbcache.ui.display.words import StoreFigures
 from nbcache.ui.ipython import panel as panel_module
 from nbcache.ui.ipython.panel import Panel, Refresher
 from support.drawn import Drawn, DrawsAtOnce
@@ -200,9 +201,9 @@ def test_the_machine_is_told_in_short() -> None:
 
 def test_settings_that_differ_from_their_defaults_are_told_in_short() -> None:
     rows = [
-        SettingRow("save", "off", "%nbcache config", "record"),
-        SettingRow("live", "on", "default", "line"),
-        SettingRow("dir", "/long/path", "environment, NBCACHE_DIR", "folder"),
+        CacheSetting("save", "off", "%nbcache config", "record"),
+        CacheSetting("live", "on", "default", "line"),
+        CacheSetting("dir", "/long/path", "environment, NBCACHE_DIR", "folder"),
     ]
     assert "SETTINGS · save=off\n" in render_panel(Now(), Facts(settings=rows), ["settings"]).text
     assert "all as by default" in render_panel(Now(), Facts(), ["settings"]).text
@@ -252,7 +253,7 @@ def test_names_from_elsewhere_are_shown_as_text(open_panel: Any) -> None:
         people=[HOSTILE],
         strangers=[Stranger(HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
         snapshots=[HOSTILE, HOSTILE],
-        settings=[SettingRow(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
+        settings=[CacheSetting(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
     )
     now = Now([known], Activity(HOSTILE, "0/0", HOSTILE, 1.0, 0), HOSTILE, 1.0, [HOSTILE])
     saved = render_panel(now, facts)
@@ -388,7 +389,7 @@ def test_an_answer_is_to_the_question_beside_it_and_is_taken_once(open_panel: An
 
 
 def test_that_anybodys_code_may_run_is_asked_first(open_panel: Any) -> None:
-    kernel = Kernel(facts=Facts(settings=[SettingRow("trust", "strict", "default", "whose code runs")]))
+    kernel = Kernel(facts=Facts(settings=[CacheSetting("trust", "strict", "default", "whose code runs")]))
     _, drawn, _ = open_panel(kernel, "settings")
     drawn.field("NAME").value = "trust=Off"
     drawn.press("set")

@@ -9,6 +9,7 @@ from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.text import NOTHING, ago, duration, percent, size
 from nbcache.kernel.prewarming import Pause, Prewarming, Slice
 from nbcache.shared.level import SharedFigures
+from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import (
     render_activity,
@@ -18,7 +19,7 @@ from nbcache.ui.display.reports import (
     render_status,
 )
 from nbcache.ui.display.text import WIDTH
-from nbcache.ui.display.words import Check, CheckState, SettingRow, StoreFigures
+from nbcache.ui.display.words import Check, CheckState, StoreFigures
 from support.html_page import Page
 
 
@@ -244,7 +245,7 @@ def test_text_stays_within_its_width_and_nearly_ascii_however_long_the_names():
         seconds={"total": 400.0},
     )
     stores = [StoreFigures("redis://" + "h" * 150, 1, 1, 10)]
-    rows = [SettingRow("name" * 8, "/path" * 30, "origin" * 6, "words " * 60, "note " * 40)]
+    rows = [CacheSetting("name" * 8, "/path" * 30, "origin" * 6, "words " * 60, "note " * 40)]
     for text in (
         report_text(report(long, graph())),
         render_status([report(long, notices=("y " * 200,))], stores, warm()).text,
@@ -329,7 +330,7 @@ def test_nothing_that_users_control_becomes_markup():
     for html in (
         report_html(evil_report),
         render_status([evil_report], stores, warm(evil)).html,
-        render_settings([SettingRow(evil, evil, evil, evil, evil)]).html,
+        render_settings([CacheSetting(evil, evil, evil, evil, evil)]).html,
         render_activity(activity).html,
     ):
         assert evil[:20] in Page(html).text  # and Page fails on tags and attributes that are not ours
@@ -399,7 +400,7 @@ def test_status_of_a_fresh_session_divides_by_nothing():
 
 
 def test_a_setting_without_a_value_shows_a_dash():
-    rows = [SettingRow("notebook", "", "default", "path of this notebook")]
+    rows = [CacheSetting("notebook", "", "default", "path of this notebook")]
     assert (
         render_settings(rows).text.splitlines()[1]
         == f"  notebook  {NOTHING}      default  path of this notebook"
@@ -409,8 +410,8 @@ def test_a_setting_without_a_value_shows_a_dash():
 
 def test_settings_show_name_value_origin_description_and_note():
     rows = [
-        SettingRow("local_store", "~/.cache/nbcache", "default", "Folder of the store."),
-        SettingRow(
+        CacheSetting("local_store", "~/.cache/nbcache", "default", "Folder of the store."),
+        CacheSetting(
             "remote", "redis://host:6379/a-rather-long-name", "NBCACHE_REMOTE", "Shared store.", "off"
         ),
     ]
@@ -426,8 +427,8 @@ def test_settings_show_name_value_origin_description_and_note():
 
 
 def test_settings_of_torchs_caches_are_a_block_of_their_own():
-    ours = [SettingRow("save", "on", "default", "Store what is compiled.")]
-    torchs = [SettingRow("TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE", "off", "default", "On a Redis.", "no")]
+    ours = [CacheSetting("save", "on", "default", "Store what is compiled.")]
+    torchs = [CacheSetting("TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE", "off", "default", "On a Redis.", "no")]
     rendered = render_settings(ours, torchs)
     assert rendered.text.splitlines() == [
         "  setting  value  from     what it is for",
@@ -534,7 +535,7 @@ def test_json_that_is_large_is_not_put_into_the_notebook():
 
 
 def test_every_kind_of_json_has_a_mime_type_of_its_own():
-    status, settings = render_status([MIXED], (), warm()), render_settings([SettingRow("a", "b", "c", "d")])
+    status, settings = render_status([MIXED], (), warm()), render_settings([CacheSetting("a", "b", "c", "d")])
     checks = render_checks(CHECKS)
     assert status.data["cells"] == [MIXED.to_json()]
     assert settings.data["settings"][0]["origin"] == "c"

@@ -11,24 +11,6 @@ import types
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-__all__ = [
-    "FORMATS",
-    "LOADS",
-    "LOADS_ATTRIBUTE",
-    "LOADS_CELL",
-    "LOADS_GLOBAL",
-    "REBINDS",
-    "STORES",
-    "Step",
-    "code_digest",
-    "exact",
-    "exact_int",
-    "hashed",
-    "lines_digest",
-    "steps_of",
-    "value_digest",
-]
-
 FORMATS = frozenset({"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"})
 """Instructions that format a value in an f-string."""
 LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})

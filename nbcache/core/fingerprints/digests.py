@@ -58,8 +58,6 @@ from nbcache.core.fingerprints.instances import (
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, KnownPackages, cell_contents
 from nbcache.core.fingerprints.reads import Reads, Unknown
 
-__all__ = ["Fingerprint", "Rule", "Unknown"]
-
 Rule = Callable[["Fingerprint", Any], bool]
 """Adds a value of a type that it handles to a fingerprint and returns True; else returns False."""
 

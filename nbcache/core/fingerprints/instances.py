@@ -9,19 +9,6 @@ from abc import ABC, ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-__all__ = [
-    "DESCRIPTIVE",
-    "HEAP_TYPE",
-    "classes_with_subclasshook",
-    "dict_attributes",
-    "has_dictionary",
-    "instance_attributes",
-    "is_python_class",
-    "native_class",
-    "protocol_attributes",
-    "registered_classes",
-]
-
 HEAP_TYPE = 1 << 9
 """Flag in `__flags__`: a heap type, such as every class that is written in Python."""
 DESCRIPTIVE = frozenset(

@@ -13,8 +13,6 @@ from typing import Any
 
 from nbcache.core.installed import is_in_packages_folder
 
-__all__ = ["CACHED", "DESCRIPTORS", "KnownPackages", "cell_contents"]
-
 CACHED = type(functools.lru_cache(maxsize=1)(len))
 """The type of what `functools.lru_cache` returns."""
 DESCRIPTORS = (

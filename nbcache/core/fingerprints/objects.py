@@ -27,7 +27,6 @@ from enum import Enum
 from typing import Any
 
 from nbcache.core.fingerprints.code import code_digest, exact, exact_int, hashed, value_digest
-from nbcache.core.fingerprints.digests import Unknown
 from nbcache.core.fingerprints.instances import (
     DESCRIPTIVE,
     HEAP_TYPE,
@@ -40,8 +39,7 @@ from nbcache.core.fingerprints.instances import (
     registered_classes,
 )
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
-
-__all__ = ["Objects", "Rule", "full_name", "is_plain"]
+from nbcache.core.fingerprints.reads import Unknown
 
 Rule = Callable[["Objects", Any], str | None]
 """Returns the digest of a value of a type that it handles, or "" for an opaque value; else None."""

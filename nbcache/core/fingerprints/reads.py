@@ -16,8 +16,6 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["STATEFUL_ATTRIBUTES", "Reads", "Unknown", "is_pure"]
-
 
 def _words(*texts: str) -> frozenset[str]:
     return frozenset(word for text in texts for word in text.split())

@@ -9,8 +9,6 @@ from typing import Any
 
 from nbcache.core.fingerprints.instances import dict_attributes
 
-__all__ = ["Running"]
-
 _ABSENT: Any = object()
 _BUILT_IN = (types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType)
 _PLAIN = (

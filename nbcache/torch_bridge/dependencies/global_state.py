@@ -11,9 +11,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages
-from nbcache.torch_bridge.environment import release
-
-__all__ = ["add_ambient_state", "add_autocast", "add_graph_autocast", "flags", "read_defaults", "settings_in"]
+from nbcache.torch_bridge.torch_behavior import release
 
 _FLAGS: Mapping[str, Any] = {
     "_get_cublas_allow_fp16_accumulation": False,

@@ -11,11 +11,10 @@ from logging import Logger, RootLogger
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
-from nbcache.core.fingerprints.digests import Fingerprint, Rule, Unknown
+from nbcache.core.fingerprints.digests import Fingerprint, Rule
 from nbcache.core.fingerprints.known_code import KnownPackages
+from nbcache.core.fingerprints.reads import Unknown
 from nbcache.core.installed import is_installed, package_of, version_of
-
-__all__ = ["GraphFingerprint", "package_identity"]
 
 _SERIAL_NUMBERS = frozenset({"_autograd_function_id"})
 """Attributes that hold serial numbers of objects in a process."""

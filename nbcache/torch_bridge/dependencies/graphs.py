@@ -10,16 +10,6 @@ from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
 
-__all__ = [
-    "TracedGraph",
-    "inputs_sharing_memory",
-    "is_leaf",
-    "memory_of",
-    "names_of",
-    "parts_of",
-    "unusual_values",
-]
-
 _METADATA = (
     *("custom", "fwd_nn_module_stack", "fwd_source_fn_stack", "nn_module_stack", "original_aten"),
     *("partitioner_tag", "recompute", "source_fn_stack", "torch_fn"),

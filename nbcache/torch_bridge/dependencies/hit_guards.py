@@ -13,8 +13,6 @@ from nbcache.torch_bridge.patches import Intended
 if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["choose_entries", "guard_hits"]
-
 
 class _Unguarded(Intended):
     """A hit may lack a guard, so torch must compile."""

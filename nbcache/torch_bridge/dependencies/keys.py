@@ -10,8 +10,9 @@ from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.core.fingerprints.digests import Fingerprint, Unknown
+from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages
+from nbcache.core.fingerprints.reads import Unknown
 from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.global_state import (
     add_ambient_state,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["Dependencies"]
 
 _ATTRIBUTE = "nbcache_dependencies"
 """Name of the digest in torch's keys; torch's own list of their parts shows it."""

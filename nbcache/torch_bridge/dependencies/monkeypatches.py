@@ -20,25 +20,6 @@ from typing import Any, NamedTuple
 from nbcache.core.fingerprints.instances import DESCRIPTIVE
 from nbcache.core.fingerprints.known_code import KnownPackages
 
-__all__ = [
-    "ABSENT",
-    "EXPORT_TABLES",
-    "GENERATORS",
-    "SHARDING_TABLES",
-    "TABLES",
-    "UNREACHED",
-    "Originals",
-    "Replacements",
-    "all_tables",
-    "argument_classes",
-    "is_generator",
-    "is_special",
-    "may_be_set",
-    "namespaces",
-    "subclasses",
-    "tables_of",
-]
-
 _PROPAGATOR = "DTensor._op_dispatcher.sharding_propagator."
 TABLES: Mapping[str, tuple[str, ...]] = {
     "torch._decomp": ("global_decomposition_table",),

@@ -22,15 +22,15 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nbcache.core.errors import UnsupportedTorch
-from nbcache.core.fingerprints.digests import Fingerprint, Unknown
+from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages, cell_contents
+from nbcache.core.fingerprints.reads import Unknown
 from nbcache.torch_bridge.dependencies.graph_fingerprint import GraphFingerprint
 from nbcache.torch_bridge.dependencies.graphs import parts_of
 
 if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["Registrations", "add_python"]
 
 _KERNEL = re.compile(
     r"(?P<key>\w+)(?:\[alias\])?(?P<inactive> \(inactive\))?: "

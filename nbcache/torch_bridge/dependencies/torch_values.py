@@ -15,8 +15,6 @@ from nbcache.torch_bridge.dependencies.monkeypatches import all_tables
 from nbcache.torch_bridge.dependencies.operators import Registrations, add_python
 from nbcache.torch_bridge.dependencies.user_passes import Patterns
 
-__all__ = ["TorchValues"]
-
 _KERNEL_SELECTORS = ("early_config_prune", "perf_model", "values")
 """Attributes of Triton kernels that select configurations."""
 _IGNORED_OF_GRAPHS = frozenset({"_code", "_graph", "_lineno_map", "_prologue_start", "meta", "shape_env"})

@@ -17,7 +17,6 @@ from nbcache.torch_bridge import frames
 if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["SETTINGS", "Patterns", "code_in_settings", "compilers"]
 
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "torch._functorch.config": (

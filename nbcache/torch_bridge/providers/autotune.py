@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["provide_autotune", "provide_tuning_to_workers"]
 
 _RESTORING = "making a stored tuning result present"
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["CLEARED", "KERNELS", "compiled_since", "kernel_key", "place", "provide_kernels", "provide_probes"]
 
 KERNELS = "nbcache_kernels"
 """Folder in torch's cache folder for restored shared objects: kernels, and modules of Triton."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["TYPE", "decode_times", "encode_times", "provide_times"]
 
 TYPE = "gemm_autotune"
 _MOST_BYTES = 4 << 20

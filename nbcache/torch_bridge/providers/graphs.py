@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = ["being_loaded", "is_foreign", "populate", "populate_graph", "provide_graphs"]
-
 
 _PROVIDED = "nbcache_graphs"
 """Folder in torch's cache folder for the keys of graphs that nbcache has put there."""

@@ -34,17 +34,6 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.context import Context
     from nbcache.torch_bridge.patches import Patches
 
-__all__ = [
-    "KERNEL",
-    "MODULE",
-    "bundle_what_runs",
-    "module_key",
-    "pack",
-    "provide_modules",
-    "provide_tuned",
-    "settle_assembler",
-    "unpack",
-]
 
 KERNEL, MODULE = "triton_kernel", "triton_module"
 """The types of these artifacts."""

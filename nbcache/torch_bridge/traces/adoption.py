@@ -24,8 +24,6 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace, restored_code, with_global_names
 
-__all__ = ["Adoption", "adopt", "load_graph"]
-
 
 @dataclass
 class Adoption:

@@ -33,8 +33,6 @@ from nbcache.torch_bridge.traces.facts import (
 )
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace
 
-__all__ = ["check_facts", "note_sizes"]
-
 _SHOWN_DIGESTS = ("bool ", "int ", "float ", "str ", "NoneType ")
 """Prefixes of the digests that contain the value itself."""
 _NUMBERS = (int, float)

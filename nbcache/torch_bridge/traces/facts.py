@@ -21,42 +21,6 @@ from nbcache.core.fingerprints.objects import Objects, Rule, full_name, is_plain
 from nbcache.core.fingerprints.running import Running
 from nbcache.core.installed import is_installed
 
-__all__ = [
-    "ABSENT",
-    "ANNOTATIONS",
-    "CONFIGS",
-    "COUNTERS",
-    "IDENTITY",
-    "LINES",
-    "REGISTRATIONS",
-    "RUNS",
-    "TENSOR_MARKS",
-    "Expression",
-    "Frame",
-    "NestedCode",
-    "NoTrace",
-    "SourceValues",
-    "constant_from",
-    "constant_to",
-    "covers_value",
-    "environment",
-    "expression_of",
-    "fact_of",
-    "is_config",
-    "is_users_code",
-    "module_by_name",
-    "module_name",
-    "names_of",
-    "object_at",
-    "objects_for",
-    "place_of",
-    "present_names",
-    "registrations",
-    "same_objects",
-    "scope_name",
-    "value_types",
-]
-
 _IGNORED_ATTRIBUTES = frozenset({"_torchdynamo_wrapper_id"})
 """Attributes in which Dynamo numbers its compiles; digests ignore them."""
 COUNTERS = frozenset({"next_id"})

@@ -18,8 +18,6 @@ from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 from nbcache.torch_bridge.traces.facts import Frame, NoTrace
 from nbcache.torch_bridge.unnoticed import is_read
 
-__all__ = ["key_of", "options_of"]
-
 _CONFIGS = (
     *("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"),
     *("torch.compiler.config", "torch.fx.experimental._config"),

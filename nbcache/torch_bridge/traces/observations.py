@@ -17,8 +17,6 @@ from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.traces.state_reads import TORCH_PACKAGES, ExecutedCode, subclasses_of
 from nbcache.torch_bridge.traces.trace_rows import without_skips
 
-__all__ = ["Observations", "observe"]
-
 _LAZY = frozenset({"LazyConstantVariable", "LazyVariableTracker"})
 """Trackers whose value Dynamo may not have looked at: it replaces them as soon as it does."""
 _GLOBALS = vars(types.FunctionType)["__globals__"]

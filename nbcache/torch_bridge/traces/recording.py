@@ -62,8 +62,6 @@ from nbcache.torch_bridge.traces.trace_rows import (
     without_skips,
 )
 
-__all__ = ["make_trace"]
-
 _UNCOVERED = frozenset(
     {
         *("__annotations__", "__doc__", "__file__", "__firstlineno__", "__hash__", "__static_attributes__"),

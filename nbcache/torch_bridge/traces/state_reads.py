@@ -22,19 +22,6 @@ from nbcache.core.fingerprints.reads import STATEFUL_ATTRIBUTES, is_pure
 from nbcache.core.installed import is_installed, module_of_stdlib, package_of
 from nbcache.torch_bridge.traces.facts import CONFIGS, NoTrace, environment, is_users_code, object_at
 
-__all__ = [
-    "TORCH_PACKAGES",
-    "ExecutedCode",
-    "check_call",
-    "check_classes",
-    "check_environment",
-    "check_executed_code",
-    "check_module",
-    "environment_variables",
-    "reads_environment",
-    "subclasses_of",
-]
-
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CALLABLES = (*(kind for kind in DESCRIPTORS if kind not in _SLOTS), types.FunctionType, types.MethodType)
 _UNTRACED_OF_METACLASSES = frozenset({"__instancecheck__", "__subclasscheck__"})

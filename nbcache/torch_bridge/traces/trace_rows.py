@@ -27,21 +27,6 @@ from nbcache.torch_bridge.traces.facts import (
     place_of,
 )
 
-__all__ = [
-    "GLOBAL_STATE",
-    "ReadTrace",
-    "Sources",
-    "code_row",
-    "code_tree",
-    "guard_row",
-    "installed_globals",
-    "is_storable",
-    "read_trace",
-    "restored_code",
-    "with_global_names",
-    "without_skips",
-]
-
 _ROOTS = frozenset({"GlobalSource", "GlobalStateSource", "LocalSource", "ShapeEnvSource"})
 _CHAINED = frozenset(
     {

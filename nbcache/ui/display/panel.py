@@ -14,12 +14,13 @@ from nbcache.core.text import DOT, NOTHING, counted, duration, one_line
 from nbcache.explain.plan import Plan
 from nbcache.explain.stats import tally
 from nbcache.explain.why import explain
+from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.display.reports import detail, graph_line, settings_blocks
 from nbcache.ui.display.stats import plan_blocks, plan_parts, tally_tables
-from nbcache.ui.display.words import BAR, SettingRow, StoreFigures, activity_parts, store_parts, totals
+from nbcache.ui.display.words import BAR, StoreFigures, activity_parts, store_parts, totals
 
 SECTIONS = ("next run", "graphs", "levels", "people", "snapshot", "settings", "space")
 """The sections of a whole panel, in order."""
@@ -80,8 +81,8 @@ class Facts:
     """The snapshot beside the notebook and those that came along, a line each."""
     paste: Sequence[str] = ()
     """The lines that a colleague pastes to have the snapshot; empty without one."""
-    settings: Sequence[SettingRow] = ()
-    torch_settings: Sequence[SettingRow] = ()
+    settings: Sequence[CacheSetting] = ()
+    torch_settings: Sequence[CacheSetting] = ()
     store: StoreFigures | None = None
     """The local store; None where it cannot be read."""
     time: float = 0.0

@@ -13,12 +13,13 @@ from nbcache.explain.why import Why
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.kernel.reasons import NOT_STORED
 from nbcache.shared.level import SharedFigures
+from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display import document as doc
 from nbcache.ui.display import words
 from nbcache.ui.display.document import badge, code, faint, labelled, line
 from nbcache.ui.display.render import Rendered, render, to_html
 from nbcache.ui.display.stats import reason_table
-from nbcache.ui.display.words import BAR, Check, CheckState, SettingRow, StoreFigures, activity_parts, totals
+from nbcache.ui.display.words import BAR, Check, CheckState, StoreFigures, activity_parts, totals
 
 _SHORT = 100
 """Characters of a reason that the HTML table shows; the details have all of it."""
@@ -208,18 +209,18 @@ def _run(report: CellReport, *, is_open: bool) -> doc.Folded:
     return doc.Folded(doc.Title(name, totals(report.graphs)), graph_blocks(report.graphs), is_open=is_open)
 
 
-def render_settings(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> Rendered:
+def render_settings(rows: Sequence[CacheSetting], torch_rows: Sequence[CacheSetting] = ()) -> Rendered:
     data = {"settings": [asdict(row) for row in rows], "torch": [asdict(row) for row in torch_rows]}
     return render(settings_blocks(rows, torch_rows), data, "settings")
 
 
-def settings_blocks(rows: Sequence[SettingRow], torch_rows: Sequence[SettingRow] = ()) -> list[doc.Block]:
+def settings_blocks(rows: Sequence[CacheSetting], torch_rows: Sequence[CacheSetting] = ()) -> list[doc.Block]:
     """Return settings as a table; torch's cache settings have another table."""
     tables: list[doc.Block] = [_settings(rows)]
     return [*tables, doc.Title("torch's caches"), _settings(torch_rows)] if torch_rows else tables
 
 
-def _settings(rows: Sequence[SettingRow]) -> doc.Table:
+def _settings(rows: Sequence[CacheSetting]) -> doc.Table:
     columns = [doc.Column(title, doc.Wrap.WORDS) for title in ("setting", "value", "from")]
     table = [
         doc.Row(

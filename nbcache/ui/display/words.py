@@ -15,9 +15,6 @@ from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent
 from nbcache.explain.guards import readable
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures
-from nbcache.torch_bridge.cache_settings import CacheSetting as SettingRow
-
-__all__ = ["SettingRow"]
 
 BAR = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
 """The full and the empty part of a bar in HTML."""

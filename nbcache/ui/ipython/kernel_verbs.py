@@ -51,6 +51,7 @@ from nbcache.snapshots.verify import Received, is_vouched
 from nbcache.stores.base import Store
 from nbcache.stores.open import open_shared
 from nbcache.torch_bridge import TorchBridge, cache_settings
+from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.torch_bridge.contents import contents_of
 from nbcache.ui import doctor
 from nbcache.ui.display import panel as pages
@@ -59,7 +60,7 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_checks, render_graph, render_settings, render_status, render_why
 from nbcache.ui.display.snapshots import COMPARE, MEANS
 from nbcache.ui.display.stats import plan_parts, render_plan, render_stats, render_timeline
-from nbcache.ui.display.words import SettingRow, StoreFigures, shared_parts, store_parts
+from nbcache.ui.display.words import StoreFigures, shared_parts, store_parts
 from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.locate import Location
 from nbcache.ui.terminal import snapshots as commands
@@ -613,15 +614,15 @@ class KernelVerbs(SnapshotVerbs):
         rows = self._bridge.cache_settings() if of_torch else ()
         return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
 
-    def setting_rows(self) -> tuple[list[SettingRow], list[SettingRow]]:
+    def setting_rows(self) -> tuple[list[CacheSetting], list[CacheSetting]]:
         settings = self._session.settings
         rows = [
-            SettingRow(name, settings.text(name), settings.origin(name), settings.help(name))
+            CacheSetting(name, settings.text(name), settings.origin(name), settings.help(name))
             for name in settings.names()
             if name != "notebook"
         ]
         where = self._location()
-        rows.append(SettingRow("notebook", where.path, where.found_by, settings.help("notebook")))
+        rows.append(CacheSetting("notebook", where.path, where.found_by, settings.help("notebook")))
         return rows, self._bridge.cache_settings()
 
     # --- snapshots and trust --------------------------------------------------------------------
