@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -31,10 +30,16 @@ from support.redis_servers import (
 from support.testing import StoreContract, store_state_machine
 
 STATE_MACHINE = settings(max_examples=20, stateful_step_count=20, deadline=None, database=None)
+PATIENCE = 60.0
+"""Seconds that an operation may take on a busy machine, where a test is not about time."""
 
 
-def opened(url: str, **options: Any) -> Iterator[RedisStore]:
-    with closing(RedisStore(url, **options)) as store:
+def patient(url: str) -> RedisStore:
+    return RedisStore(url, connect_timeout=PATIENCE, timeout=PATIENCE)
+
+
+def opened(url: str) -> Iterator[RedisStore]:
+    with closing(patient(url)) as store:
         yield store
 
 
@@ -60,7 +65,7 @@ def test_a_redis_store_is_a_dictionary(redis_server: RedisServer) -> None:
     def empty() -> Store:
         with redis_server.client() as client:
             client.flushall()
-        return RedisStore(redis_server.url)
+        return patient(redis_server.url)
 
     run_state_machine_as_test(store_state_machine(empty), settings=STATE_MACHINE)
 
@@ -68,7 +73,7 @@ def test_a_redis_store_is_a_dictionary(redis_server: RedisServer) -> None:
 def test_a_redis_store_on_a_cluster_is_a_dictionary(redis_cluster: RedisCluster) -> None:
     def empty() -> Store:
         redis_cluster.flush()
-        return RedisStore(redis_cluster.url)
+        return patient(redis_cluster.url)
 
     fewer = settings(STATE_MACHINE, max_examples=8)
     run_state_machine_as_test(store_state_machine(empty), settings=fewer)
@@ -78,7 +83,7 @@ def test_a_redis_store_on_a_cluster_is_a_dictionary(redis_cluster: RedisCluster)
 
 
 def test_keys_of_redis_are_prefix_version_and_key(redis_server: RedisServer) -> None:
-    with closing(RedisStore(redis_server.url)) as store, redis_server.client() as client:
+    with closing(patient(redis_server.url)) as store, redis_server.client() as client:
         store.put("artifact/a", b"one")
         assert client.get("nbcache:v1:artifact/a") == b"one"
         assert client.ttl("nbcache:v1:artifact/a") == -1  # for ever
@@ -86,7 +91,7 @@ def test_keys_of_redis_are_prefix_version_and_key(redis_server: RedisServer) -> 
 
 def test_stores_with_other_prefixes_and_databases_do_not_see_each_other(redis_server: RedisServer) -> None:
     urls = [redis_server.url, f"{redis_server.url}?prefix=team", f"redis://{HOST}:{redis_server.port}/5"]
-    stores = [RedisStore(url) for url in urls]
+    stores = [patient(url) for url in urls]
     for number, store in enumerate(stores):
         store.put("artifact/a", b"%d" % number)
     assert [store.get("artifact/a") for store in stores] == [b"0", b"1", b"2"]
@@ -97,7 +102,7 @@ def test_stores_with_other_prefixes_and_databases_do_not_see_each_other(redis_se
 
 
 def test_with_a_ttl_what_was_put_is_gone_after_it(redis_server: RedisServer) -> None:
-    with closing(RedisStore(f"{redis_server.url}?ttl=5000")) as store, redis_server.client() as client:
+    with closing(patient(f"{redis_server.url}?ttl=5000")) as store, redis_server.client() as client:
         store.put("artifact/a", b"one")
         assert 4900 < client.ttl("nbcache:v1:artifact/a") <= 5000
         client.pexpire("nbcache:v1:artifact/a", 1)  # as if 5000 s had passed
@@ -106,7 +111,7 @@ def test_with_a_ttl_what_was_put_is_gone_after_it(redis_server: RedisServer) -> 
 
 
 def test_what_is_not_ours_is_neither_listed_nor_read(redis_server: RedisServer) -> None:
-    with closing(RedisStore(redis_server.url)) as store, redis_server.client() as client:
+    with closing(patient(redis_server.url)) as store, redis_server.client() as client:
         client.mset({"nbcache:v1:UPPER": 1, "nbcache:v1:\xff": 1, "other:v1:a": 1, "nbcache:v2:a": 1})
         client.lpush("nbcache:v1:a", "a list")
         assert list(store.keys()) == ["a"]
@@ -118,7 +123,7 @@ def test_what_is_not_ours_is_neither_listed_nor_read(redis_server: RedisServer) 
 
 def test_what_is_too_long_is_not_written(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nbcache.stores.base.MAX_VALUE_BYTES", 1000)
-    with closing(RedisStore(redis_server.url)) as store:
+    with closing(patient(redis_server.url)) as store:
         store.put("artifact/a", bytes(1000))
         with pytest.raises(StoreError, match=r"of 1,001 bytes.* has 1,000") as caught:
             store.put("artifact/a", bytes(1001))
@@ -148,7 +153,7 @@ def test_no_more_is_received_than_a_value_may_have(
 
 
 def test_get_many_is_one_round_trip(redis_server: RedisServer) -> None:
-    with Proxy(redis_server.port) as proxy, closing(RedisStore(proxy.url)) as store:
+    with Proxy(redis_server.port) as proxy, closing(patient(proxy.url)) as store:
         for number in range(50):
             store.put(f"artifact/{number}", b"one")
         before = proxy.round_trips
@@ -158,7 +163,7 @@ def test_get_many_is_one_round_trip(redis_server: RedisServer) -> None:
 
 
 def test_get_many_on_a_cluster_is_one_round_trip_to_each_node(redis_cluster: RedisCluster) -> None:
-    with closing(RedisStore(redis_cluster.url)) as store:
+    with closing(patient(redis_cluster.url)) as store:
         keys = [f"artifact/{number}" for number in range(60)]
         for key in keys:
             store.put(key, key.encode())
@@ -185,7 +190,7 @@ def slot_of(cluster: RedisCluster, key: str) -> int:
 @pytest.mark.parametrize("done", [True, False], ids=["moved", "moving"])
 def test_a_key_is_found_and_written_while_its_slot_moves(redis_cluster: RedisCluster, done: bool) -> None:
     values = {"artifact/a": b"one", "artifact/b": b"two"}
-    with closing(RedisStore(redis_cluster.url)) as store:
+    with closing(patient(redis_cluster.url)) as store:
         for key, value in values.items():
             store.put(key, value)
         slots = [slot_of(redis_cluster, key) for key in values]
@@ -209,13 +214,13 @@ def test_a_key_is_found_and_written_while_its_slot_moves(redis_cluster: RedisClu
 
 def test_any_node_that_answers_leads_to_the_cluster(redis_cluster: RedisCluster) -> None:
     ports = [node.port for node in redis_cluster.nodes]
-    with closing(RedisStore(f"redis+cluster://{HOST}:1,{HOST}:{ports[2]}")) as store:
+    with closing(patient(f"redis+cluster://{HOST}:1,{HOST}:{ports[2]}")) as store:
         store.put("artifact/a", b"one")
         assert store.get("artifact/a") == b"one"
 
 
 def test_a_cluster_that_is_addressed_as_one_server_is_told_apart(redis_cluster: RedisCluster) -> None:
-    with closing(RedisStore(redis_cluster.nodes[0].url)) as store:
+    with closing(patient(redis_cluster.nodes[0].url)) as store:
         with pytest.raises(StoreUnavailable, match="node of a Cluster") as caught:
             store.get_many(f"artifact/{number}" for number in range(20))
         assert "redis+cluster://" in (caught.value.next_step or "")
@@ -223,7 +228,7 @@ def test_a_cluster_that_is_addressed_as_one_server_is_told_apart(redis_cluster: 
 
 def test_one_server_that_is_addressed_as_a_cluster_is_told_apart(redis_server: RedisServer) -> None:
     with (
-        closing(RedisStore(f"redis+cluster://{HOST}:{redis_server.port}")) as store,
+        closing(patient(f"redis+cluster://{HOST}:{redis_server.port}")) as store,
         pytest.raises(StoreUnavailable, match="cluster support disabled"),
     ):
         store.get("artifact/a")
@@ -236,7 +241,7 @@ def test_a_user_needs_no_more_rights_than_the_documentation_names(redis_server: 
     url = f"redis://a%3Ab:p%40ss%2Fw%3Ard%25@{HOST}:{redis_server.port}/0"
     with limited_user(redis_server, "GET SET DEL TYPE SCAN", "p@ss/w:rd%") as client:
         client.acl_log_reset()
-        with closing(RedisStore(f"{url}?ttl=100")) as store:
+        with closing(patient(f"{url}?ttl=100")) as store:
             store.put("artifact/a", b"two")
             assert store.present(["artifact/a"])
             store.put("artifact/b", b"one")
@@ -244,7 +249,7 @@ def test_a_user_needs_no_more_rights_than_the_documentation_names(redis_server: 
             assert store.get("artifact/a") == b"two"
             assert list(store.keys()) == ["artifact/a"]
         assert client.acl_log() == []  # nor does connecting try anything else
-        with closing(RedisStore(f"{url}?prefix=other")) as store:
+        with closing(patient(f"{url}?prefix=other")) as store:
             with pytest.raises(StoreUnavailable, match="the user may not") as caught:
                 store.put("artifact/a", b"one")
             assert "other:*" in (caught.value.next_step or "")
@@ -265,7 +270,7 @@ def tls_proxy(redis_server: RedisServer, certificate: Path) -> Iterator[Proxy]:
 
 
 def test_tls_with_a_certificate_that_is_trusted(tls_proxy: Proxy, certificate: Path) -> None:
-    with closing(RedisStore(f"{tls_proxy.url}?ssl_ca_certs={certificate}")) as store:
+    with closing(patient(f"{tls_proxy.url}?ssl_ca_certs={certificate}")) as store:
         store.put("artifact/a", b"x" * 300_000)
         assert store.get("artifact/a") == b"x" * 300_000
         assert store.name == f"rediss://{HOST}:{tls_proxy.port}/0"
@@ -280,16 +285,16 @@ def test_tls_where_the_server_asks_for_the_certificate_of_the_client(
     context.verify_mode = ssl.CERT_REQUIRED
     with Proxy(redis_server.port, tls=context) as proxy:
         server = f"{proxy.url}?ssl_ca_certs={certificate}"
-        with closing(RedisStore(f"{server}&ssl_certfile={certificate}&ssl_keyfile={certificate}")) as store:
+        with closing(patient(f"{server}&ssl_certfile={certificate}&ssl_keyfile={certificate}")) as store:
             store.put("artifact/a", b"one")
             assert store.get("artifact/a") == b"one"
-        with closing(RedisStore(server)) as store, pytest.raises(StoreUnavailable):
+        with closing(patient(server)) as store, pytest.raises(StoreUnavailable):
             store.get("artifact/a")
 
 
 def test_tls_with_a_certificate_that_nobody_vouches_for_is_refused(tls_proxy: Proxy) -> None:
     with (
-        closing(RedisStore(tls_proxy.url)) as store,
+        closing(patient(tls_proxy.url)) as store,
         pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"),
     ):
         store.get("artifact/a")
@@ -317,7 +322,7 @@ def test_sentinels_lead_to_the_primary_and_to_the_next_one(tmp_path: Path) -> No
         )
         with RedisServer(tmp_path / "sentinel", sentinel=watched) as sentinel, sentinel.client() as client:
             url = f"redis+sentinel://{HOST}:1,{HOST}:{sentinel.port}/0?service=mine"
-            with closing(RedisStore(url)) as store:
+            with closing(patient(url)) as store:
                 store.put("artifact/a", b"one")
                 primary = first.client()
                 assert primary.get("nbcache:v1:artifact/a") == b"one"
@@ -332,7 +337,7 @@ def test_sentinels_lead_to_the_primary_and_to_the_next_one(tmp_path: Path) -> No
                     assert primary.get("nbcache:v1:artifact/b") == b"two"
                 assert store.name == url
             with (
-                closing(RedisStore(url.replace("mine", "other"))) as store,
+                closing(patient(url.replace("mine", "other"))) as store,
                 pytest.raises(StoreUnavailable, match="no Sentinel names a primary of 'other'"),
             ):
                 store.get("artifact/a")
@@ -346,7 +351,7 @@ def test_sentinels_lead_to_the_primary_and_to_the_next_one(tmp_path: Path) -> No
 def test_parent_and_forked_child_go_on_each_with_its_own_connection(
     kind: str, redis_server: RedisServer, redis_cluster: RedisCluster
 ) -> None:
-    with closing(RedisStore(redis_server.url if kind == "server" else redis_cluster.url)) as store:
+    with closing(patient(redis_server.url if kind == "server" else redis_cluster.url)) as store:
         store.put("artifact/a", b"one")
 
         def use() -> bool:
@@ -365,7 +370,7 @@ def test_parent_and_forked_child_go_on_each_with_its_own_connection(
 def test_a_closed_store_has_no_connection_and_connects_again(
     kind: str, redis_server: RedisServer, redis_cluster: RedisCluster
 ) -> None:
-    store = RedisStore(redis_server.url if kind == "server" else redis_cluster.url)
+    store = patient(redis_server.url if kind == "server" else redis_cluster.url)
     servers = [redis_server] if kind == "server" else redis_cluster.nodes
     before = connected(servers)
     for _ in range(2):
@@ -406,7 +411,7 @@ def connected(servers: list[RedisServer]) -> int:
     ],
 )
 def test_a_store_is_named_by_what_of_its_url_says_where_it_is(url: str, name: str) -> None:
-    store = RedisStore(url)
+    store = patient(url)
     assert store.name == name
     assert Address.parse(store.name).name == name
     assert "secret" not in repr(store) + repr(Address.parse(url))
