@@ -120,6 +120,9 @@ def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
     import torch
 
     session = context.session
+    # torch makes its logger at the first event, without a lock. A thread that hashes sources meanwhile would
+    # replace it while a compile uses it, and what the compile has noted there would be lost.
+    utils.get_chromium_event_logger()
     heap = gc_pause.HeapAside()
     session.cell_ended.append(heap.reset)  # an interrupt may have torn a span
     patches.undo(lambda: session.cell_ended.remove(heap.reset))

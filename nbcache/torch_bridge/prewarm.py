@@ -162,6 +162,9 @@ def prefetch_keys(codecache: Any, context: Context, patches: Patches) -> None:
 
     Where torch has none for that, `steps` does it.
     """
+    from torch._dynamo.utils import get_chromium_event_logger
+
+    get_chromium_event_logger()  # see `events.follow_spans`
     for name in ("torch_key", "triton_key"):
         context.session.attempt("hashing sources ahead", getattr(codecache, name).prefetch)
 

@@ -838,3 +838,27 @@ f(x.double())
 
     assert "no luck" in str(errors(failed, 3)[0])
     assert "holds 2 graphs" in shown(failed, 4)
+
+
+NOTE_LOGGERS = """\
+import threading
+import torch
+import torch._dynamo.utils as utils
+import torch._inductor.codecache as codecache
+threads, make = [], utils.ChromiumEventLogger.__init__
+def note(logger):
+    threads.append(threading.current_thread())
+    make(logger)
+utils.ChromiumEventLogger.__init__ = note
+assert utils.CHROMIUM_EVENT_LOG is None
+"""
+
+
+def test_no_other_thread_replaces_torchs_logger_while_a_cell_compiles(
+    isolated: dict[str, str], run_cells: RunCells
+) -> None:
+    hashed = "codecache.torch_key()\nprint(threads == [threading.main_thread()])"
+
+    notebook = run_cells([NOTE_LOGGERS, LOAD, hashed], isolated)
+
+    assert printed(notebook, 2) == "True\n"
