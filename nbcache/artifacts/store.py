@@ -218,7 +218,7 @@ class ArtifactStore:
         """Return the manifests of every notebook and environment, or of the ones that are named, by key."""
         prefix = _MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/"
         wanted = None if notebook is None else notebook_digest(notebook)
-        listed = [key for key in self.store.keys(prefix) if wanted in (None, key.split("/")[2])]
+        listed = [key for key in self.store.keys(prefix) if wanted in (None, *key.split("/")[2:3])]
         return self._decode_all(self.store.get_many(listed), _manifest_of)
 
     def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:

@@ -175,7 +175,9 @@ def say(line: str) -> None:
 
 def machine() -> dict[str, Any]:
     """Return nbcache's version, the CPU's name and the number of cores that this process may use."""
-    info = Path("/proc/cpuinfo").read_text()
+    info = ""
+    with contextlib.suppress(OSError):
+        info = Path("/proc/cpuinfo").read_text()
     name = re.search(r"^model name\s*: (.+)", info, re.MULTILINE)
     cpu = name[1] if name else platform.machine()
     return {"nbcache": __version__, "cpu": cpu, "cores": len(os.sched_getaffinity(0))}
@@ -231,6 +233,10 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
                 status = show()
         finally:
             process.terminate()  # nothing where it has ended
+            try:
+                process.wait(_STOP_SECONDS)
+            finally:
+                process.kill()
     if status == _INTERRUPTED:
         raise KeyboardInterrupt
     if status != 0:

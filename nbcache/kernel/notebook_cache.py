@@ -36,7 +36,7 @@ from nbcache.core.model import (
 from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import ForkSafeLock, Worker, countdown, renew_in_children, start_thread
 from nbcache.kernel.events import INTERRUPTED
-from nbcache.kernel.reasons import Elsewhere, unusable
+from nbcache.kernel.reasons import NOT_COMPILED, Elsewhere, unusable
 from nbcache.stores.base import Store
 
 if TYPE_CHECKING:
@@ -581,7 +581,7 @@ class Prefetcher:
     def begin(self, manifest: Manifest | None) -> None:
         """Read ahead, on threads, what was brought and what `manifest` names; nothing for None."""
         with self._lock:
-            self._reading = object()
+            self._reading = reading = object()
             self._taken.clear()
             self._ahead.clear()
             self._held = 0
@@ -590,9 +590,10 @@ class Prefetcher:
                 whole = union(manifest.environment, manifest.notebook, known)
                 self._refs, self.graphs = whole.artifacts, whole.graphs
             self._known.set()
-        wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in self._refs))
-        for _ in range(_READERS if self._refs else 0):  # without threads, all is read when it is asked for
-            start_thread(partial(self._read, wanted, self._reading), "prefetch")
+            refs = self._refs
+        wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in refs))
+        for _ in range(_READERS if refs else 0):  # without threads, all is read when it is asked for
+            start_thread(partial(self._read, wanted, reading), "prefetch")
 
     def stop(self) -> None:
         with self._lock:
@@ -691,7 +692,7 @@ class History:
         now = time.time()
         with self._lock:
             for graph in graphs:
-                if graph.reason == f"not compiled: {INTERRUPTED}":
+                if graph.reason == f"{NOT_COMPILED}{INTERRUPTED}":
                     continue
                 run = run_of(
                     graph,

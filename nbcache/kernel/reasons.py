@@ -19,6 +19,8 @@ NOT_STORED = "not stored: "
 """The beginning of a reason that a trace can tell better."""
 DAMAGED = "what is stored is damaged; it was removed"
 INCOMPLETE = "stored, but a C++ kernel of it is missing"
+NOT_COMPILED = "not compiled: "
+"""Beginning of the reason of a graph whose compile was interrupted or failed."""
 GONE = "it was stored, and is not there any more: evicted, or removed"
 LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
 """Why a graph missed that was stored as it is."""
@@ -108,7 +110,7 @@ def why_missed(
             return Reason(f"not used: it is {each.where}")
     if not known:
         return _of_environments(miss, others) or Reason(FIRST_TIME)
-    if any(graph.key == miss.key for graph in known):
+    if any(graph.key == miss.key and not _is_unfinished(graph) for graph in known):
         return Reason(GONE)
     if (found := _nearest(miss, known)) is not None:
         return Reason(f"{NOT_STORED}{found.clause()}", found)
@@ -151,6 +153,11 @@ def _is_another_part(graph: GraphRecord, miss: Miss) -> bool:
     """Return whether a graph of this name is another part of its function, or another lambda of its cell."""
     shares_name = graph.function.endswith(RESUMED) or not has_own_name(graph.function)
     return shares_name and miss.run is not None and graph.cell == miss.run
+
+
+def _is_unfinished(graph: GraphSummary | GraphRecord) -> bool:
+    """Return whether the compile of a graph was interrupted or failed, so that nothing was stored."""
+    return isinstance(graph, GraphRecord) and (graph.reason or "").startswith(NOT_COMPILED)
 
 
 def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explanation | None:

@@ -35,7 +35,7 @@ from nbcache.kernel.events import (
     TraceAdopted,
     TraceAudited,
 )
-from nbcache.kernel.reasons import NOT_STORED
+from nbcache.kernel.reasons import NOT_COMPILED, NOT_STORED
 
 _NO_CACHES = "this backend does not use torch's caches"
 _PHASES = {
@@ -426,7 +426,7 @@ def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
     """Return why a graph did not hit, or what a hit had to do all the same."""
     if graph.outcome is not Outcome.HIT:
         if compile.frame and compile.frame.failure:
-            return f"not compiled: {compile.frame.failure}"
+            return f"{NOT_COMPILED}{compile.frame.failure}"
         reason, trace = graph.reason or "", compile.trace
         if isinstance(trace, FrameTraced) and trace.names_cause and reason.startswith(_GRAPH_DIFFERS):
             return f"{NOT_STORED}{trace.reason}; {reason.removeprefix(NOT_STORED)}"

@@ -248,7 +248,7 @@ def _check(url: str) -> None:
         fsspec.get_filesystem_class(protocol)
     except ValueError as error:
         what = f"no store is known by the scheme {protocol[:40]!r}"
-        raise ConfigError(what, where=redacted(url), next_step=PLACES) from error
+        raise ConfigError(what, next_step=PLACES) from error  # nobody knows where its secrets are
     except ImportError as error:
         known = known_implementations.get(protocol, {})
         package = known.get("class", "").partition(".")[0]

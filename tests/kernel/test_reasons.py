@@ -48,6 +48,13 @@ def test_what_this_kernel_compiled_counts_as_well() -> None:
     assert why_missed(Miss("now", "f", "c1", 2), [], [compiled("g")]).text == FIRST_TIME
 
 
+def test_a_graph_whose_compile_was_interrupted_was_never_stored() -> None:
+    interrupted = replace(compiled(), key="now", reason="not compiled: interrupted")
+    assert "is not there any more" not in why_missed(Miss("now", "f", "c1"), [], [interrupted]).text
+    finished = replace(interrupted, reason=FIRST_TIME)
+    assert "is not there any more" in why_missed(Miss("now", "f", "c1"), [], [finished]).text
+
+
 def test_a_graph_without_its_kernels_names_the_threads_where_they_differ() -> None:
     def why(threads: int) -> str:
         miss = Miss("now", "f", "c1", threads, incomplete=True)

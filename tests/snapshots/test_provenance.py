@@ -394,6 +394,20 @@ def test_what_may_not_be_used_is_not_merged(
     assert not out.exists()
 
 
+def test_a_damaged_file_that_is_not_merged_is_named(
+    ada: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("NBCACHE_TRUST_DIR", str(ada.keys))
+    data = ada.make("one")
+    ada.notebook.write_text(nbformat.writes(nbformat.v4.new_notebook()))
+    assert main(["attach", str(ada.notebook)]) == 0
+    ada.snapshot.write_bytes(data[: len(data) // 2])
+    capsys.readouterr()
+
+    assert main(["merge", str(ada.notebook), "-o", str(tmp_path / "out.nbcache")]) == 0
+    assert "left out: " in capsys.readouterr().out
+
+
 def test_without_a_policy_what_nobody_signed_stays_so(
     ada: Person, bob: Person, cleo: Person, tmp_path: Path
 ) -> None:

@@ -306,5 +306,6 @@ def test_a_package_that_is_missing_is_named_with_the_command_to_install_it(
         open_store("s3://key:secret@bucket/team")
     assert caught.value.next_step == "pip install s3fs"
     assert caught.value.where == "s3://bucket/team"
-    with pytest.raises(ConfigError, match="known by the scheme 'absent'"):
-        FilesystemStore("absent://host")
+    with pytest.raises(ConfigError, match="known by the scheme 'absent'") as caught:
+        FilesystemStore("absent://user:pass#word@host")
+    assert "pass" not in "\n".join(caught.value.diagnostics())

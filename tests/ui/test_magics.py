@@ -243,6 +243,22 @@ def test_restoring_what_a_stranger_has_signed_is_one_line_and_no_error(in_shell:
     assert "model.nbcache is restored as soon as torch is imported" in second["text"]
 
 
+def test_one_name_is_given_to_one_stranger(in_shell: Any, tmp_path: Path) -> None:
+    ada, eve = Person(tmp_path / "ada"), Person(tmp_path / "eve")
+    ada.make("one")
+    shutil.copy(ada.snapshot, eve.snapshot)
+    eve.make("two")
+    cells = [
+        f"%nbcache config notebook={eve.notebook}",
+        "%nbcache trust --yes --name Ada",
+        "%nbcache trust list",
+    ]
+    _, refused, listed = in_shell(f"[(run(cell), looked())[0]['text'] for cell in {cells!r}]")
+
+    assert "a name is for one signer, and 2 are not trusted" in refused
+    assert "Ada" not in listed
+
+
 def test_no_magic_shows_what_steers_a_terminal(in_shell: Any, tmp_path: Path) -> None:
     shutil.copy(hostile_snapshot(tmp_path), tmp_path / HOSTILE)
     beside = tmp_path / f"{HOSTILE}.ipynb"

@@ -473,6 +473,11 @@ class SnapshotVerbs(Planner):
         """
         if not (shown := self.sharing.strangers()):
             return False
+        if sure and name and len(shown) > 1:
+            raise UsageError(
+                f"{_TRUST}: a name is for one signer, and {len(shown)} are not trusted; name one by the "
+                f"fingerprint: {_TRUST} add SIGNER --name NAME"
+            )
         # Who is only seen once another is trusted is shown first: --yes is for those that were.
         for stranger in shown if sure else self._strangers():
             received = stranger.received

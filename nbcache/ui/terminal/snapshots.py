@@ -130,7 +130,7 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
             drafts.append(build.of_manifests(received, [manifest for manifest, _ in admitted]))
         if len(problems) == len(whole):
             raise [*problems, *damaged][0]
-        omitted |= {error.what: error for error in problems}
+        omitted |= {error.what: error for error in [*problems, *damaged]}
     names = {draft.snapshot.notebook for draft in drafts}
     where_from = origin(names.pop() if len(names) == 1 else "", settings)
     draft = build.merge(drafts, where_from)
