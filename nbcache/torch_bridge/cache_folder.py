@@ -84,6 +84,8 @@ class CacheFolder:
         """The folder that nbcache serves: the one that it gave, or the user's."""
         self._before: dict[str, str | None] = {}
         """The environment variables that were changed, and their values from before."""
+        self._left: set[str] = set()
+        """Those that `leave` has removed."""
         self._disowned = False
         """True once others' code was put where torch looks, or is about to be."""
 
@@ -133,13 +135,16 @@ class CacheFolder:
     def take_back(self) -> None:
         """Put the variables back that gave torch a folder, unless the user has set them since."""
         for name, value in self._before.items():
-            if (current := os.environ.get(name)) is not None and not _is_below(current, self._given):
+            current = os.environ.get(name)
+            is_ours = name in self._left if current is None else _is_below(current, self._given)
+            if not is_ours:
                 continue
             if value is not None:
                 os.environ[name] = value
             elif current is not None:
                 del os.environ[name]
         self._before.clear()
+        self._left.clear()
         self._given = self._expected = None
 
     def leave(self) -> None:
@@ -153,6 +158,7 @@ class CacheFolder:
             for name in (FOLDER, _TRITON_FOLDER):
                 if _is_below(os.environ.get(name, ""), value):
                     self._before.setdefault(name, os.environ.pop(name))
+                    self._left.add(name)
         if self.session is not None:
             self.default.check()
 
@@ -546,15 +552,20 @@ class DefaultFolder:
         self._other = other
         self._patches: Patches | None = None
         self._usual: Callable[[], str] | None = None
+        """torch's own function."""
+        self._hooked: list[Callable[[], str]] = []
 
     def replace_name(self, module: Any, context: Context, patches: Patches) -> None:
-        """Hook a module that defines `default_cache_dir`, or has imported it, hooked perhaps."""
+        """Hook a module that defines `default_cache_dir`, or has imported it from a hooked module."""
 
         def default_cache_dir(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
             return self._safe(original(*args, **kwargs))
 
+        if module.default_cache_dir in self._hooked:
+            module.default_cache_dir = self._usual
         self._usual = self._usual or module.default_cache_dir
         patches.hook(module, "default_cache_dir", default_cache_dir)
+        self._hooked.append(module.default_cache_dir)
 
     def replace_headers(self, codecache: Any, context: Context, patches: Patches) -> None:
         """Hook the module that compiles headers once more: it has remembered where they go."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import mmap
 import random
 import sys
 import types
@@ -68,8 +69,11 @@ class State:
         if isinstance(value, torch.Tensor):
             self._save_tensor(place, value)
         elif numpy and isinstance(value, numpy.ndarray):
-            if value.flags.writeable and not isinstance(value, numpy.memmap):  # that one is a file
-                self._add(numpy.copyto, value, value.copy())
+            if value.flags.writeable and not _is_of_file(value):
+                try:
+                    self._add(numpy.copyto, value, value.copy())
+                except Exception:  # no memory
+                    self.unsaved[place] = type(value).__name__
             yield f"{place}.base", value.base
         elif isinstance(value, types.FunctionType):
             yield from self._save_function(place, value)
@@ -189,6 +193,13 @@ def _has_state(value: Any) -> bool:
     return name == "__main__" or (file is not None and not is_installed(file))
 
 
+def _is_of_file(array: Any) -> bool:
+    """Return whether an array, or one that it is a view of, is a file that is mapped into memory."""
+    while array is not None and not isinstance(array, mmap.mmap):
+        array = getattr(array, "base", None)
+    return array is not None
+
+
 @contextlib.contextmanager
 def process_state() -> Iterator[None]:
     """Restore, at the end, random streams, the gradient mode and Dynamo's profile of dynamic sizes."""
@@ -196,7 +207,8 @@ def process_state() -> Iterator[None]:
     from torch._dynamo import pgo
 
     if torch.cuda.is_available():
-        torch.cuda.init()  # the first compiled call does so, and a stream is saved only if it exists
+        with contextlib.suppress(Exception):  # its memory is full, or another process has it
+            torch.cuda.init()  # the first compiled call does so, and a stream is saved only if it exists
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     python, numpy = random.getstate(), sys.modules.get("numpy")
     arrays = numpy.random.get_state() if numpy else None

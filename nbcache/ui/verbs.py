@@ -36,7 +36,8 @@ MAGICS = _forms("""
 status [--json]
     show the session, by cell and graph, and what the store holds; so does `%nbcache` alone
 panel [graphs | timeline | sharing | settings | space]
-    show the session, or a part of it, as a live [panel](panels.md) with a button for each verb; `timeline` is a report
+    show the session, or a part of it, as a live [panel](panels.md) with a button for each verb;
+    `timeline` is a report
 graphs [GRAPH [--json]]
     show the panel of graphs, or the graphs of a function, or the one with torch's compile id, `0/1`,
     [whole](panels.md#a-graph): why, what differs, guards, the code that torch has generated

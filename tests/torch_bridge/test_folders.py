@@ -13,6 +13,9 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
+from nbcache.core.settings import Settings
+from nbcache.kernel.session import Session
+from nbcache.stores.memory import MemoryStore
 from nbcache.torch_bridge.cache_folder import (
     OWN,
     CacheFolder,
@@ -27,6 +30,8 @@ from nbcache.torch_bridge.cache_folder import (
 )
 from nbcache.torch_bridge.patches import Patches
 from support.front_door import CALL, DEFINE, LOAD, REPORTS, SET_UP, outcomes, printed, reports
+from support.live_kernels import HERE
+from support.testing import FakeBridge
 
 RunCells = Callable[..., nbformat.NotebookNode]
 
@@ -182,6 +187,27 @@ def test_a_kernel_that_goes_on_as_plain_torch_never_looks_where_others_code_may_
     assert left == {ours: (True, True), theirs: (False, False), with_others: (True, True)}
 
 
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_variable_that_a_cell_has_deleted_stays_deleted(
+    temp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/x")
+    folder = CacheFolder()
+    session = Session(Settings(), FakeBridge(HERE), MemoryStore())
+    folder.give(session, HERE, portable=False)
+    given = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    if is_deleted:
+        del os.environ["TRITON_CACHE_DIR"]
+    else:
+        os.environ["TRITON_CACHE_DIR"] = f"{given}/triton"  # as torch sets it
+
+    folder.take_back()
+
+    assert os.environ.get("TRITON_CACHE_DIR") == (None if is_deleted else "/x")
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
 def test_what_cannot_be_removed_is_not_where_torch_looks(temp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = temp / NAME
     plant(folder, owner=os.geteuid())
@@ -272,7 +298,8 @@ def test_unloading_puts_torchs_default_folder_back(temp: Path) -> None:
 
     patches.restore()
 
-    assert module.default_cache_dir() == codecache.default_cache_dir() == str(usual)
+    assert module.default_cache_dir is codecache.default_cache_dir  # torch's own, and not our first hook
+    assert module.default_cache_dir() == str(usual)
     assert headers(codecache)[0] == f"{usual}/precompiled_headers"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -53,22 +53,19 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         populate_graph(codecache, session, cls, type, key)
         return True
 
-    def others(type: str, key: str, tried: set[bytes]) -> Iterator[Sequence[Artifact]]:
-        """Yield the shared level's artifacts; then wait while another kernel compiles the graph."""
-        yield session.find_shared(type, key)
-        if type == "inductor" and not is_restoring_only():
-            session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
-            try:
-                artifacts = session.wait_for_other_kernel(key, tried)
-            finally:
-                session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
-            yield artifacts
+    def awaited(key: str, tried: set[bytes]) -> Sequence[Artifact]:
+        """Wait while another kernel compiles the graph, and return its artifacts."""
+        session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
+        try:
+            return session.wait_for_other_kernel(key, tried)
+        finally:
+            session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
 
     def untried(
-        cls: Any, type: str, key: str, tried: set[bytes], levels: Iterator[Sequence[Artifact]]
+        cls: Any, type: str, key: str, tried: set[bytes], ask: Callable[[], Sequence[Artifact]]
     ) -> list[bytes]:
         """Write what others have beyond what was tried into torch's folder, and return it."""
-        contents = [artifact.content for artifact in next(levels, ()) if artifact.content not in tried]
+        contents = [artifact.content for artifact in ask() if artifact.content not in tried]
         populate(codecache, session, cls, type, key, contents)
         return contents
 
@@ -99,9 +96,11 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
             yield candidate
         if not (serves and type):
             return
-        levels = others(type, key, tried)
-        for _ in range(2):
-            ask = partial(untried, cls, type, key, tried, levels)
+        levels: list[Callable[[], Sequence[Artifact]]] = [partial(session.find_shared, type, key)]
+        if type == "inductor" and not is_restoring_only():
+            levels.append(partial(awaited, key, tried))
+        for level in levels:  # after a fault of the one, the other is asked
+            ask = partial(untried, cls, type, key, tried, level)
             for content in session.attempt("asking others", ask) or ():
                 tried.add(content)
                 try:
