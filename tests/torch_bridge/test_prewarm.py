@@ -345,7 +345,7 @@ print(ours)
     for cell in (LOAD, SET_UP, DEFINE, CALL, CALL):
         kernel.run(cell)
     # Of a trace, a function stands for one of torch's that hands its arguments on as a list.
-    assert kernel.run(profile).splitlines()[-1] == "{'loaded.<locals>.forward'}"
+    assert kernel.run(profile).splitlines()[-1] == "{'load_graph.<locals>.forward'}"
     kernel.run("%nbcache config trace=off\ntorch._dynamo.reset()")
     for cell in (DEFINE, CALL, CALL):
         kernel.run(cell)
