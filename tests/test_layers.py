@@ -16,7 +16,7 @@ HIGH = {"bench", "launcher", "torch_bridge", "ui"}
 TOP = {"__main__", "parts"}
 BUDGETS = {
     "artifacts": 2170,
-    "bench": 940,
+    "bench": 945,
     "core": 3930,
     "explain": 1885,
     "kernel": 2970,
@@ -24,8 +24,8 @@ BUDGETS = {
     "shared": 1330,
     "snapshots": 1620,
     "stores": 1790,
-    "torch_bridge": 12230,
-    "ui": 7345,
+    "torch_bridge": 12250,
+    "ui": 7350,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}
