@@ -49,7 +49,9 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 
 test-fast: $(VENV)/installed
-	$(BIN)/python $(PYTEST) -m "not (compile or faults or proof or gpu or browser)"
+	@mkdir -p build
+	$(BIN)/python $(PYTEST) -m "not (compile or faults or proof or gpu or browser)" --cov --cov-report=
+	@echo "These tests run $$($(BIN)/coverage report --format=total) % of the product's lines in their own processes."
 
 test-compile: $(VENV)/installed
 	$(BIN)/python $(PYTEST) -m "(compile or faults) and not (proof or gpu)" --durations=10

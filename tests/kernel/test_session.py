@@ -110,6 +110,7 @@ def test_a_cell_costs_the_same_late_in_a_long_kernel() -> None:
     assert early > 200 and late <= 1.2 * early
 
 
+@pytest.mark.no_cover  # it would measure what the measuring of coverage takes
 def test_a_kernel_of_10_000_cells_and_500_graphs_takes_no_more_memory_and_writes_less_often() -> None:
     store = CountingStore("local store")
     kernel = Kernel(store)
