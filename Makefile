@@ -30,7 +30,7 @@ docs: $(VENV)/installed
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt --editable '.[docs]'
 	$(BIN)/mkdocs build --site-dir build/docs
 
-# The pictures of the panel in README and docs, from JupyterLab in Chromium.
+# The pictures of the panel in docs, from JupyterLab in Chromium.
 pictures: $(VENV)/installed
 	$(BIN)/python docs/images/panel.py
 

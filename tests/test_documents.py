@@ -1,4 +1,4 @@
-"""The README and the notebooks do what they say: they are run."""
+"""The tour and the notebooks do what they say: they are run."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ from support.front_door import REPORTS, Environ, RunCells, RunPython, outcomes, 
 ROOT = Path(__file__).parents[1]
 
 
-def section(title: str) -> str:
-    """Return a section of the README."""
-    return (ROOT / "README.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-
-
 def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
@@ -53,7 +48,7 @@ def cells_of(name: str) -> list[str]:
 def test_the_tour_can_be_followed_word_by_word(
     with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
 ) -> None:
-    tour = re.findall(r"```python\n(.*?)```", section("A tour"), re.DOTALL)
+    tour = re.findall(r"```python\n(.*?)```", page("getting-started.md"), re.DOTALL)
     assert len(tour) > 4
 
     first = run_cells([*tour, REPORTS], with_headers, forked=False)
