@@ -3,7 +3,7 @@
 Two processes compute the same fingerprint only if the values behave the same. A function's fingerprint covers
 its instructions and everything that they read: globals, attributes of modules, closure cells, defaults, and
 the functions and classes that they call. It leaves out comments, annotations, names of local variables and
-line numbers. Names, docstrings and the order of attributes are included only if some of the code reads them.
+line numbers. Docstrings are included only if some of the code reads them.
 
 A function or class of a *known* package contributes its name alone. The standard library is known, because
 entries are bound to their Python anyway, and so are the packages that the caller names. A decorator or a
@@ -20,10 +20,18 @@ import copyreg
 import dis
 import functools
 import hashlib
+import importlib
+import inspect
+import io
 import logging
+import operator
+import os
+import random
+import re
 import sys
 import threading
 import types
+import typing
 import weakref
 from _abc import _get_dump  # type: ignore[import-not-found]
 from abc import ABCMeta
@@ -40,27 +48,115 @@ from nbcache.core.fingerprints.code import (
     LOADS_ATTRIBUTE,
     LOADS_CELL,
     LOADS_GLOBAL,
-    REBINDS,
     STORES,
     Step,
     exact,
     exact_int,
     steps_of,
 )
-from nbcache.core.fingerprints.instances import (
+from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, KnownPackages, cell_contents
+from nbcache.core.fingerprints.objects import (
     DESCRIPTIVE,
-    has_dictionary,
+    Unknown,
+    dictionary_of,
     instance_attributes,
     is_python_class,
     native_class,
     protocol_attributes,
 )
-from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, KnownPackages, cell_contents
-from nbcache.core.fingerprints.reads import Reads, Unknown
 
 Rule = Callable[["Fingerprint", Any], bool]
 """Adds a value of a type that it handles to a fingerprint and returns True; else returns False."""
 
+
+def _words(*texts: str) -> frozenset[str]:
+    return frozenset(word for text in texts for word in text.split())
+
+
+_PURE_MODULES = _words(
+    "abc array base64 binascii bisect builtins cmath codecs collections contextlib copy copyreg dataclasses",
+    "datetime enum fractions functools graphlib hashlib heapq html itertools json keyword math numbers",
+    "opcode operator pprint random re reprlib sre statistics string struct textwrap types typing warnings",
+    "weakref zlib",
+)
+"""Modules of pure functions; a leading underscore of a C module is left out."""
+_PURE_NAMES: Mapping[str, frozenset[str]] = {
+    "argparse": _words("Namespace"),
+    "inspect": _words("isbuiltin isclass iscoroutinefunction isfunction isgeneratorfunction ismethod"),
+    "io": _words("BytesIO StringIO TextIOBase"),
+    "ntpath": _words("basename commonprefix dirname isabs join normpath split splitext"),
+    "os": _words("PathLike fspath"),
+    "pathlib": _words("PurePath PurePosixPath PureWindowsPath"),
+    "posix": _words("fspath"),
+    "sys": _words("float_info hash_info int_info intern version_info"),
+    "thread": _words("LockType RLock _local allocate_lock get_ident lock"),
+    "threading": _words("Lock RLock _RLock get_ident local"),
+}
+"""Pure functions and classes of other modules, and locks."""
+STATEFUL_ATTRIBUTES: Mapping[str, frozenset[str]] = {
+    "dataclasses.fields": _words("type"),
+    "datetime.date": _words("today"),
+    "datetime.datetime": _words("now today utcnow"),
+    "logging.Logger": _words(
+        "disabled filters getChild getEffectiveLevel handlers hasHandlers isEnabledFor level"
+    ),
+    "pathlib.Path": _words(
+        "absolute cwd exists expanduser glob group home is_block_device is_char_device is_dir is_fifo",
+        "is_file is_junction is_mount is_socket is_symlink iterdir lstat open owner readlink",
+        "resolve rglob samefile stat walk",
+    ),
+}
+"""Function or class → attributes that read outside state. Without them, the function or class is pure."""
+_READERS: tuple[Any, ...] = (
+    builtins.open,
+    builtins.eval,
+    builtins.exec,
+    builtins.globals,
+    builtins.locals,
+    builtins.input,
+    builtins.__import__,
+    importlib.import_module,
+    io.open,
+    os.getenv,
+    os.environ,
+    sys.modules,
+    sys._getframe,
+    inspect.currentframe,
+    inspect.get_annotations,
+    inspect.getsource,
+    inspect.getsourcelines,
+    inspect.stack,
+    random.SystemRandom,
+    typing.get_type_hints,
+)
+"""Functions and values that read outside state, such as a file or a name that is computed at run time."""
+_READING_ATTRIBUTES = frozenset(
+    {
+        *("__annotate__", "__annotations__", "__globals__", "__orig_bases__", "__signature__"),
+        *("__subclasses__", "__text_signature__", "__type_params__", "f_back", "f_globals", "f_locals"),
+        *("from_file", "fromfile", "genfromtxt", "get_annotations", "get_original_bases"),
+        *("get_protocol_members", "load_file", "loadtxt", "memmap", "read_bytes", "read_text"),
+    }
+)
+"""Names of attributes that read outside state, on any object."""
+_FORMATTING = _words(
+    "__format__ __repr__ __str__ aRepr ascii format format_map pformat print repr safe_substitute saferepr",
+    "str substitute typename",
+)
+"""Names of functions and methods that make texts of values."""
+_PLACEHOLDER = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*.]*[hlL]?[sra]")
+"""A `%` placeholder in a text."""
+_NAMESPACE_READERS = (builtins.dir, builtins.vars)
+"""Functions that read all attributes of an object, docstrings among them."""
+_ATTRIBUTE_READERS = (
+    *_NAMESPACE_READERS,
+    builtins.getattr,
+    builtins.hasattr,
+    operator.attrgetter,
+    operator.methodcaller,
+)
+_LONGEST_NAME = 1000
+"""Characters; a longer text is no dotted name of an attribute."""
 _MOST_VALUES = 20_000
 """All visited values, including numbers and texts."""
 _MOST_DEPTH = 120
@@ -106,24 +202,17 @@ class Fingerprint:
         self._count = 0
         self._descriptions: list[str] = []
         self.reads = Reads(self.unknown)
-        self._names: list[str] = []
-        """Names and docstrings in order; the digest includes them if code reads names."""
-        self._called: list[str] = []
-        """Names of functions and classes; the digest includes them if code reads names or formats values."""
+        self._docstrings: list[object] = []
+        """Docstrings in order; the digest includes them if code reads some."""
 
     @property
     def digest(self) -> str:
         """The SHA-256 of everything added so far, 64 hexadecimal digits."""
-        digest, reads = self._state.hexdigest(), self.reads
-        if not (reads.reads_names or reads.rebinds_globals or reads.formats_values):
+        digest = self._state.hexdigest()
+        if not self.reads.reads_docstrings:
             return digest
-        parts = (
-            self._called if reads.reads_names or reads.formats_values else (),
-            self._names if reads.reads_names else (),
-            reads.globals if reads.rebinds_globals else (),
-        )
-        names = "\n\n".join("\n".join(part) for part in parts)
-        return hashlib.sha256(f"{digest}\n{names}".encode(errors="surrogatepass")).hexdigest()
+        text = "\n\n".join([digest, *map(str, self._docstrings)])
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
     def note(self, *texts: object) -> None:
         """Add texts, each preceded by its length, so that no two sequences have the same bytes."""
@@ -158,10 +247,8 @@ class Fingerprint:
             if kind in (str, bytes) and len(value) > _MOST_BYTES:
                 raise self.unknown("a large text")
             self.note(kind.__name__, exact(value))
-            if kind is str:
-                self.reads.add_text(value)
-            elif kind is bytes:
-                self.reads.add_placeholders(value.decode("latin-1"))
+            if kind in (str, bytes):
+                self.reads.add_text(value if kind is str else value.decode("latin-1"))
         elif kind is int:
             self.note("int", hex(value))
         elif id(value) in self._indexes:
@@ -270,32 +357,27 @@ class Fingerprint:
                 self.add(item, f"[{key!r}]" if is_short else "")
         elif base in (set, frozenset):
             elements = sorted(self._element_digest(item) for item in base.__iter__(value))
-            self.note(*(digest for digest, _, _ in elements))
-            for _, called, names in elements:
-                self._called += called
-                self._names += names
+            self.note(*(digest for digest, _ in elements))
+            self._docstrings += (docstrings for _, docstrings in elements)
         else:
             for item in base.__iter__(value):
                 self._add(item)
         if not self.known.defines(kind):
             self._add_attributes(instance_attributes(kind, value))
 
-    def _element_digest(self, value: Any) -> tuple[str, list[str], list[str]]:
-        """Return the digest of one element of a set, and the names in it.
-
-        Sets have no order, so each element gets a separate digest.
-        """
-        state, visited, called, names = self._state, len(self._indexes), self._called, self._names
-        self._state, self._called, self._names = hashlib.sha256(), [], []
+    def _element_digest(self, value: Any) -> tuple[str, str]:
+        """Return the digest of one element of a set, and its docstrings: sets have no order."""
+        state, visited, docstrings = self._state, len(self._indexes), self._docstrings
+        self._state, self._docstrings = hashlib.sha256(), []
         self._add(value)
-        result = self._state.hexdigest(), self._called, self._names
-        self._state, self._called, self._names = state, called, names
+        result = self._state.hexdigest(), str(self._docstrings)
+        self._state, self._docstrings = state, docstrings
         while len(self._indexes) > visited:
             self._indexes.popitem()
         return result
 
     def _add_attributes(self, values: Mapping[str, Any]) -> None:
-        names = sorted(name for name in values if name not in self._ignored)
+        names = [name for name in values if name not in self._ignored]
         self.note("attributes", len(names))
         for name in names:
             self.note(name)
@@ -333,7 +415,6 @@ class Fingerprint:
             return
         self._add(kind)
         state = instance_attributes(kind, value)
-        self._names.append(" ".join(state))
         self._add_attributes(state)
         if native in _PLAIN or native is int:
             text: Any = exact_int if native is int else native.__repr__  # the class may override it
@@ -341,7 +422,7 @@ class Fingerprint:
         elif native in _NAMESPACES:
             pass
         elif native is not object or not (
-            state or kind is object or is_python_class(kind) or has_dictionary(value)
+            state or kind is object or is_python_class(kind) or dictionary_of(value) is not None
         ):
             self._add_pickled(kind, value)
 
@@ -374,9 +455,8 @@ class Fingerprint:
             self.reads.owners.append(cls)
             self._add_registered_classes(cls)
             return
-        self.note("class")
-        self._names.append(f"{vars(cls).get('__doc__')} {' '.join(vars(cls))}")
-        self._called.append(_name(cls))
+        self.note("class", _name(cls))
+        self._docstrings.append(vars(cls).get("__doc__"))
         self._add(type(cls))
         self._add_parts("bases", *cls.__bases__)
         self._add_attributes(dict(vars(cls)))
@@ -412,13 +492,92 @@ class Fingerprint:
             self.note("known code", code.co_qualname, code.co_firstlineno)
             self._add_parts("cells", *cell_contents(function))
         else:
-            self.note("function")
-            self._names.append(f"{function.__name__} {function.__doc__}")
-            self._called.append(function.__qualname__)
+            self.note("function", function.__name__, function.__qualname__)
+            self._docstrings.append(function.__doc__)
             cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
             add_code(self, function.__code__, function.__globals__, cells)
         self._add_parts("defaults", function.__defaults__, function.__kwdefaults__)
         self._add_attributes(vars(function))
+
+
+class Reads:
+    """Everything that the code in one fingerprint reads."""
+
+    def __init__(self, unknown: Callable[[str], Unknown]) -> None:
+        """`unknown` returns the error for a value that it describes."""
+        self._unknown = unknown
+        self.attributes: set[str] = set()
+        """Names of attributes that code reads, on any object."""
+        self.functions: set[str] = set()
+        """Names of known functions and classes that code reads as values, for example by an import."""
+        self.owners: list[types.ModuleType | type] = []
+        """Known modules and classes that code reads as values: it may read any of their attributes."""
+        self.any_attribute = False
+        """True if code reads attributes by names that it computes at run time."""
+        self.reads_docstrings = False
+        """True if code reads docstrings."""
+        self.has_formats = False
+        """True if code has a format string."""
+        self._forbidden: dict[str, frozenset[str]] = {}
+        """Name of an added function or class → attributes of it that code must not read."""
+
+    @property
+    def formats_values(self) -> bool:
+        """True if code makes texts of values, which may contain everything below them."""
+        return self.has_formats or not _FORMATTING.isdisjoint(self.attributes | self.functions)
+
+    def add_value(self, value: Any) -> None:
+        """Record what a call of `value` reads; Unknown if it reads state that no cache key covers."""
+        if any(value is reader for reader in _READERS):
+            raise self._unknown("it reads state that no cache key covers")
+        self.reads_docstrings |= any(value is reader for reader in _NAMESPACE_READERS)
+        self.any_attribute |= any(value is reader for reader in _ATTRIBUTE_READERS)
+
+    def add_attribute(self, name: Any) -> None:
+        """Record that code reads an attribute; Unknown if it reads state that no cache key covers."""
+        if type(name) is not str:
+            return
+        self.attributes.add(name)
+        for kind, names in self._forbidden.items():
+            if name in names:
+                raise self._unknown(f"`{name}` of `{kind}`, which reads state that no cache key covers")
+        self.reads_docstrings |= name in ("__dict__", "__doc__")
+        if name in _READING_ATTRIBUTES:
+            raise self._unknown(f"`{name}`, which reads state that no cache key covers")
+
+    def add_text(self, text: str) -> None:
+        """Record a text, which may be a dotted name of attributes or a format string."""
+        self.has_formats |= _PLACEHOLDER.search(text) is not None
+        if len(text) < _LONGEST_NAME:
+            for name in text.split("."):
+                self.add_attribute(name)
+
+    def add_library_value(self, module: str, name: str) -> None:
+        """Record that code reads `name` of a known module; Unknown if that reads outside state."""
+        if not is_pure(module, name):
+            raise self._unknown(
+                f"`{module}{name and '.'}{name}`, which may read state that no cache key covers"
+            )
+        self.functions.add(name.rpartition(".")[2])
+        self.forbid_attributes(f"{module}.{name}")
+
+    def forbid_attributes(self, name: str) -> None:
+        """Forbid the stateful attributes of a function or class that code holds from now on."""
+        if name in STATEFUL_ATTRIBUTES and name not in self._forbidden:
+            self._forbidden[name] = STATEFUL_ATTRIBUTES[name]
+            for attribute in sorted(self.attributes & STATEFUL_ATTRIBUTES[name]):
+                raise self._unknown(f"`{attribute}` of `{name}`, which reads state that no cache key covers")
+
+
+def is_pure(module: str, name: str) -> bool:
+    """Return whether `name` of a module depends on its arguments alone; True outside the standard library."""
+    package = module.partition(".")[0]
+    if package not in sys.stdlib_module_names:
+        return True
+    package = package.lstrip("_")
+    if package == "posixpath":
+        package = "ntpath"
+    return package in _PURE_MODULES or name.partition(".")[0] in _PURE_NAMES.get(package, frozenset())
 
 
 def _name(value: Any) -> str:
@@ -437,35 +596,30 @@ def add_code(
 ) -> None:
     """Add a code object; `imported` are the modules that the enclosing code has imported, by name."""
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    state.note("code", code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
+    state.note("code", code.co_qualname, code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
     state.note(len(arguments), *arguments, code.co_exceptiontable)
     steps = steps_of(code)
-    generated = code.co_name == "__repr__" and code.co_filename == "<string>"  # by `dataclass`
     modules = {name: list(candidates) for name, candidates in (imported or {}).items()}
     for index, step in enumerate(steps):
         if step.operation == "IMPORT_NAME":  # imports first: a nested function may use a later import
             _follow_import(state, steps, index, scope, modules)
     for index, (operation, number, value, opcode) in enumerate(steps):
         state.note(operation)
-        state.reads.formats_values |= operation in FORMATS and not generated
+        state.reads.has_formats |= operation in FORMATS
         # From Python 3.13 on, LOAD_FAST also loads the cells for a nested function's closure.
         makes_closure = operation == "LOAD_FAST" and value in (*code.co_cellvars, *code.co_freevars)
         if operation in LOADS and value in modules and not makes_closure:
             for module in modules[value]:
                 _add_attribute_chain(state, module, steps, index)
-        state.reads.rebinds_globals |= operation in REBINDS
         if operation in LOADS_GLOBAL:
-            state.reads.globals.append(value)
+            state.note(value)
             if value in scope:
                 _add_attribute_chain(state, scope[value], steps, index)
-            elif hasattr(builtins, value):
-                value_of_global = getattr(builtins, value)
-                if value_of_global in (getattr, hasattr) and _names_a_constant(steps, index):
-                    state.note(value)  # the constant is added as the name of an attribute
-                else:
-                    _add_attribute_chain(state, value_of_global, steps, index)
+            elif (builtin := getattr(builtins, value, _ABSENT)) is not _ABSENT:
+                if builtin not in (getattr, hasattr) or not _names_a_constant(steps, index):
+                    _add_attribute_chain(state, builtin, steps, index)
             elif value not in modules:
-                state.note("absent", value)
+                state.note("absent")
         elif operation in LOADS_CELL and value in cells:
             try:
                 content = cells[value].cell_contents
@@ -480,7 +634,7 @@ def add_code(
                 state.add(value)
         elif opcode in dis.hasname:
             if operation != "IMPORT_NAME":
-                state.reads.add_attribute(value, generated=generated)
+                state.reads.add_attribute(value)
                 state.note(value)
         elif number is not None and value not in modules:
             state.note(number)

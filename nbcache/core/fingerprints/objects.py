@@ -19,31 +19,30 @@ import gc
 import hashlib
 import sys
 import types
+import typing
 import weakref
-from abc import ABCMeta
+from _abc import _get_dump  # type: ignore[import-not-found]
+from abc import ABC, ABCMeta
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from nbcache.core.fingerprints.code import code_digest, exact, exact_int, hashed, value_digest
-from nbcache.core.fingerprints.instances import (
-    DESCRIPTIVE,
-    HEAP_TYPE,
-    classes_with_subclasshook,
-    has_dictionary,
-    instance_attributes,
-    is_python_class,
-    native_class,
-    protocol_attributes,
-    registered_classes,
-)
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
-from nbcache.core.fingerprints.reads import Unknown
 
-Rule = Callable[["Objects", Any], str | None]
-"""Returns the digest of a value of a type that it handles, or "" for an opaque value; else None."""
+HEAP_TYPE = 1 << 9
+"""Flag in `__flags__`: a heap type, such as every class that is written in Python."""
+DESCRIPTIVE = frozenset(
+    {
+        *("__annotate__", "__annotations__", "__annotations_cache__", "__doc__", "__firstlineno__"),
+        *("__static_attributes__", "_abc_impl"),
+    }
+)
+"""Attributes of classes and functions that have no effect unless code reads them."""
 
+protocol_attributes: Callable[[type], Iterable[str]] = getattr(typing, "_get_protocol_attrs", vars)
+"""Returns the names of a protocol's methods and annotated attributes."""
 _MOST_OBJECTS = 300_000
 _LONGEST_TEXT = 200
 """Characters; a longer plain value is digested as its beginning and a hash."""
@@ -106,35 +105,22 @@ class _TypeTraits:
         """The digest of an empty value; None if it depends on more than the type."""
 
 
+class Unknown(Exception):
+    """The behaviour of a value cannot be determined; the message is a noun phrase that names the value."""
+
+
 class Objects:
     """Digests of objects that do not change meanwhile."""
 
-    def __init__(
-        self,
-        rules: Iterable[Rule] = (),
-        ignored: frozenset[str] = frozenset(),
-        values: tuple[type, ...] = (),
-        *,
-        annotations: bool = False,
-        counters: Mapping[type, frozenset[str]] = {},
-        are_deep: Callable[[type], bool] = lambda kind: False,
-        scope_name: Callable[[dict[str, Any]], str] = lambda scope: "",
-    ) -> None:
-        """`rules` are tried first; attributes whose names are `ignored` are left out.
+    values: tuple[type, ...] = ()
+    """Types whose instances are digested completely, even inside an instance."""
+    ignored: frozenset[str] = frozenset()
+    """Attributes of instances and functions that digests leave out."""
 
-        Instances of `values` are digested completely, even inside an instance. `annotations` says whether the
-        digests of functions cover annotations. `counters` are attributes of classes that digests leave out.
-        `are_deep` returns whether digests of a type's instances cover nested values completely. `scope_name`
-        returns a name for a function's globals, or "".
-        """
-        self._scope_name = scope_name
-        self._are_deep = are_deep
-        self._deeply = False
+    def __init__(self, *, annotations: bool = False) -> None:
+        """`annotations` says whether the digests of functions cover annotations."""
         self._annotations = annotations
-        self._counters = counters
-        self._rules = tuple(rules)
-        self._values = values
-        self._ignored = ignored
+        self._deeply = False
         self._in_instance = False
         """True while the visited value is inside an instance, a closure or a function's defaults."""
         self._ancestors: dict[tuple[int, bool, bool], int] = {}
@@ -149,6 +135,22 @@ class Objects:
         self._traits: dict[type, _TypeTraits] = {}
         self.unordered: set[int] = set()
         """Ids of the sets whose order differs between processes."""
+
+    def rule(self, value: Any) -> str | None:
+        """Return the digest of a value of a special type, or "" for an opaque value; else None."""
+        return None
+
+    def is_deep(self, kind: type) -> bool:
+        """Return whether digests of a type's instances cover nested values completely."""
+        return False
+
+    def counters(self, cls: type) -> frozenset[str]:
+        """Return the attributes of a class that digests leave out."""
+        return frozenset()
+
+    def scope_name(self, scope: dict[str, Any]) -> str:
+        """Return a name for a function's globals, or an empty text."""
+        return ""
 
     def covers(self, value: Any) -> bool:
         """Return whether a digest so far covers all of `value`."""
@@ -217,7 +219,7 @@ class Objects:
             self._in_instance, self._deeply = in_instance, deeply
 
     def _traits_of(self, type_: type) -> _TypeTraits:
-        traits = _TypeTraits(type_, self._values, self._digest_function(type_), is_deep=self._are_deep(type_))
+        traits = _TypeTraits(type_, self.values, self._digest_function(type_), is_deep=self.is_deep(type_))
         return self._traits.setdefault(type_, traits)
 
     def _cached_digest(self, value: Any, traits: _TypeTraits) -> str:
@@ -248,11 +250,8 @@ class Objects:
         return f"{kind} {hashed(parts)}"
 
     def _make(self, value: Any, traits: _TypeTraits) -> str:
-        for rule in self._rules:
-            digest = rule(self, value)
-            if digest is not None:
-                return digest or self.opaque(value)
-        return traits.digest(value)
+        digest = self.rule(value)
+        return traits.digest(value) if digest is None else digest or self.opaque(value)
 
     def _digest_function(self, kind: type) -> Callable[[Any], str]:
         """Return the function that computes the digest of a value of this type."""
@@ -316,13 +315,13 @@ class Objects:
         return self._join(
             f"function {function.__qualname__}",
             f"{function.__name__} {function.__module__} {function.__globals__ is scope}",
-            f"{function.__globals__.get('__name__')} {self._scope_name(function.__globals__)}",
+            f"{function.__globals__.get('__name__')} {self.scope_name(function.__globals__)}",
             code_digest(function.__code__),
             self.digest(function.__defaults__),
             self.digest(function.__kwdefaults__),
             *cells,
             self.digest(function.__annotations__ if self._annotations else None),
-            *self._named_parts(vars(function), _IGNORED_OF_FUNCTIONS | self._ignored),
+            *self._named_parts(vars(function), _IGNORED_OF_FUNCTIONS | self.ignored),
         )
 
     def _contents(self, cell: types.CellType) -> list[str]:
@@ -337,7 +336,7 @@ class Objects:
         name = f"class {full_name(cls)}"
         if not cls.__flags__ & HEAP_TYPE or cls.__flags__ & _IMMUTABLE:
             return name
-        ignored = _IGNORED_OF_CLASSES | self._counters.get(cls, frozenset())
+        ignored = _IGNORED_OF_CLASSES | self.counters(cls)
         parts = [self.digest(type(cls)), *map(self.digest, cls.__bases__)]
         if type(cls).mro is not type.mro:  # user code determines the order of its bases
             parts += map(self.digest, cls.__mro__[1:])
@@ -391,7 +390,7 @@ class Objects:
 
     def _attributes(self, value: Any) -> list[str]:
         self._in_instance = True
-        return self._named_parts(instance_attributes(type(value), value), self._ignored)
+        return self._named_parts(instance_attributes(type(value), value), self.ignored)
 
     def _named_parts(self, values: Mapping[str, Any], ignored: frozenset[str]) -> list[str]:
         names = [name for name in values if name not in ignored]
@@ -411,7 +410,7 @@ class Objects:
             return self.opaque
 
         def make(value: Any) -> str:
-            if not has_dictionary(value):
+            if dictionary_of(value) is None:
                 return self.opaque(value)
             return self._join("instance", self.digest(kind), *self._attributes(value))
 
@@ -441,3 +440,75 @@ def _name(value: Any) -> str | None:
         names = [_name(element) for element in value]
         return None if None in names else str(names if type(value) is tuple else sorted(map(str, names)))
     return None
+
+
+# --- attributes of instances and classes, read without running code of their classes ---------------
+
+
+def instance_attributes(kind: type, value: Any) -> dict[str, Any]:
+    """Return the attributes in an instance's `__dict__` and in its slots."""
+    slots: dict[str, Any] = {}
+    for base in kind.__mro__:
+        for name, slot in vars(base).items() if "__slots__" in vars(base) else ():
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    slots[name] = slot.__get__(value)
+                except AttributeError:
+                    pass
+    return slots | (dictionary_of(value) or {})
+
+
+def dictionary_of(value: Any) -> dict[str, Any] | None:
+    """Return an instance's `__dict__`, or None."""
+    read: Any = native_class(type(value)).__getattribute__
+    try:
+        attributes = read(value, "__dict__")
+    except AttributeError:
+        return None
+    return attributes if isinstance(attributes, dict) else None
+
+
+def native_class(kind: type) -> type:
+    """Return the base class in C that stores the content of instances of `kind`; `object` stores none."""
+    for base in kind.__mro__:
+        new = vars(base).get("__new__")
+        if isinstance(new, types.BuiltinFunctionType) and new.__self__ is base:
+            return base
+        if not base.__flags__ & HEAP_TYPE:
+            return base
+    return object
+
+
+def is_python_class(cls: type) -> bool:
+    """Return whether a class is written in Python rather than C."""
+    members = vars(cls)
+    return "__slots__" in members or any(
+        isinstance(member, types.FunctionType) for member in members.values()
+    )
+
+
+def classes_with_subclasshook(abstract: type) -> Iterator[type]:
+    """Yield the subclasses of an abstract class that decide by their own code what their instances are.
+
+    `ABC` and `Protocol` yield nothing: no code checks for their instances.
+    """
+    if abstract is ABC or abstract is Protocol:
+        return
+    subclass: type
+    for subclass in type.__subclasses__(abstract):
+        if "__subclasshook__" in vars(subclass) or type(subclass) is not type(abstract):
+            yield subclass
+        yield from classes_with_subclasshook(subclass)
+
+
+def registered_classes(cls: type) -> Iterator[type]:
+    """Yield the classes that are registered for an abstract class or for its virtual subclasses."""
+    for reference in _get_dump(cls)[0]:
+        if (registered := reference()) is not None:
+            yield registered
+            if issubclass(type(registered), ABCMeta):
+                yield from registered_classes(registered)
+    subclass: type
+    for subclass in type.__subclasses__(cls):
+        if issubclass(type(subclass), ABCMeta):
+            yield from registered_classes(subclass)

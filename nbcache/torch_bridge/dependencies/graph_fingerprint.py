@@ -13,7 +13,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.digests import Fingerprint, Rule
 from nbcache.core.fingerprints.known_code import KnownPackages
-from nbcache.core.fingerprints.reads import Unknown
+from nbcache.core.fingerprints.objects import Unknown
 from nbcache.core.installed import is_installed, package_of, version_of
 
 _SERIAL_NUMBERS = frozenset({"_autograd_function_id"})

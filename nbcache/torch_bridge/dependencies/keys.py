@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages
-from nbcache.core.fingerprints.reads import Unknown
+from nbcache.core.fingerprints.objects import Unknown
 from nbcache.core.log import logger
 from nbcache.torch_bridge.dependencies.global_state import (
     add_ambient_state,

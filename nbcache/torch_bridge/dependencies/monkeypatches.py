@@ -17,8 +17,8 @@ from operator import attrgetter, is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
-from nbcache.core.fingerprints.instances import DESCRIPTIVE
 from nbcache.core.fingerprints.known_code import KnownPackages
+from nbcache.core.fingerprints.objects import DESCRIPTIVE
 
 _PROPAGATOR = "DTensor._op_dispatcher.sharding_propagator."
 TABLES: Mapping[str, tuple[str, ...]] = {

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nbcache.core.errors import UnsupportedTorch
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages, cell_contents
-from nbcache.core.fingerprints.reads import Unknown
+from nbcache.core.fingerprints.objects import Unknown
 from nbcache.torch_bridge.dependencies.graph_fingerprint import GraphFingerprint
 from nbcache.torch_bridge.dependencies.graphs import parts_of
 

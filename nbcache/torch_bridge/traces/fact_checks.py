@@ -20,13 +20,13 @@ from nbcache.torch_bridge.traces.facts import (
     Frame,
     NoTrace,
     SourceValues,
+    TorchObjects,
     builtins_of,
     covers_value,
     fact_of,
     module_by_name,
     names_of,
     object_at,
-    objects_for,
     present_names,
     registrations,
     same_objects,
@@ -64,7 +64,7 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
     identity, registered = facts.pop(IDENTITY, None), facts.pop(REGISTRATIONS, None)
     if (lines := facts.pop(LINES, None)) is not None and lines != lines_digest(frame.code):
         raise NoTrace("line numbers within the function have changed")
-    objects = objects_for(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
+    objects = TorchObjects(torch, annotations=facts.pop(ANNOTATIONS, None) is not None)
     values: list[Any] = []
     changed: list[_Changed] = []
     source_values = SourceValues(frame.values, _globals_of_trace(read, frame), guards._get_closure_vars())

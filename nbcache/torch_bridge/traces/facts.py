@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import os
-import re
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from types import CellType, CodeType, FunctionType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.code import code_digest, hashed
-from nbcache.core.fingerprints.objects import Objects, Rule, full_name, is_plain
-from nbcache.core.fingerprints.running import Running
+from nbcache.core.fingerprints.objects import Objects, full_name, is_plain
 from nbcache.core.installed import is_installed
 
 _IGNORED_ATTRIBUTES = frozenset({"_torchdynamo_wrapper_id"})
@@ -163,39 +161,110 @@ def value_types(torch: ModuleType) -> tuple[type, ...]:
     )
 
 
-def objects_for(torch: ModuleType, *, annotations: bool) -> Objects:
-    """Return the digester for one recording or one check of a trace."""
-    return Objects(
-        [_rule(torch)],
-        _IGNORED_ATTRIBUTES,
-        (ContextVar, *value_types(torch)),
-        annotations=annotations,
-        counters={torch.utils.hooks.RemovableHandle: COUNTERS},
-        are_deep=partial(_are_deep, torch.utils._pytree),
-        scope_name=scope_name,
-    )
+class TorchObjects(Objects):
+    """The digests of one recording or one check of a trace."""
 
+    ignored = _IGNORED_ATTRIBUTES
 
-def _are_deep(pytree: ModuleType, kind: type) -> bool:
-    """Return whether Python may read instances of a class with all objects below them while Dynamo traces.
+    def __init__(self, torch: ModuleType, *, annotations: bool = False) -> None:
+        import torch._dynamo.trace_rules as trace_rules
+        from torch._dynamo.variables import user_defined
 
-    These are configurations of transformers, pytree constants, and classes whose comparison in C torch
-    allows.
-    """
-    from torch._dynamo.variables import user_defined
+        super().__init__(annotations=annotations)
+        self.values = (ContextVar, *value_types(torch))
+        self._torch = torch
+        self._safe_methods = getattr(user_defined, "_SAFE_C_SLOTS", None) or ()
+        self._dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
+        rules = [ids for name in _TRACING_RULES if (ids := getattr(trace_rules, name, None)) is not None]
+        self._tracing_rules = [ids() if callable(ids) else ids for ids in rules]
+        self._special_ids = frozenset().union(*self._tracing_rules)
+        self._rule_for = functools.cache(self._type_rule)
 
-    allowed = getattr(user_defined, "_SAFE_C_SLOTS", None) or ()
-    methods = (vars(base).get(name) for base in kind.__mro__ for name in _COMPARING)
-    return (
-        is_config(kind)
-        or bool(pytree.is_constant_class(kind))
-        or any(
-            type(method) is WrapperDescriptorType
-            and method in allowed
-            and method.__objclass__.__module__ not in _DIGESTED_IN_FULL
-            for method in methods
+    def is_deep(self, kind: type) -> bool:
+        """Return whether Python may read instances of a class with all objects below them while it is traced.
+
+        These are configurations of transformers, pytree constants, and classes whose comparison in C torch
+        allows.
+        """
+        methods = (vars(base).get(name) for base in kind.__mro__ for name in _COMPARING)
+        return (
+            is_config(kind)
+            or bool(self._torch.utils._pytree.is_constant_class(kind))
+            or any(
+                type(method) is WrapperDescriptorType
+                and method in self._safe_methods
+                and method.__objclass__.__module__ not in _DIGESTED_IN_FULL
+                for method in methods
+            )
         )
-    )
+
+    def counters(self, cls: type) -> frozenset[str]:
+        return COUNTERS if cls is self._torch.utils.hooks.RemovableHandle else frozenset()
+
+    def scope_name(self, scope: dict[str, Any]) -> str:
+        return scope_name(scope)
+
+    def rule(self, value: Any) -> str | None:
+        if any(value is dictionary for dictionary in environment()):
+            return "environment"  # each variable that code reads is a fact
+        kind: Any = type(value)
+        rule = self._rule_for(kind)
+        digest = None if rule is None else rule(value)
+        code = value.__code__ if kind is FunctionType else None
+        if code is not None and code.co_filename.startswith(self._dynamo):  # Dynamo marks its own functions
+            public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
+            return f"Dynamo's {value.__qualname__} {code_digest(code)} {self.digest(public)}"
+        if digest is not None or id(value) not in self._special_ids:
+            return digest
+        rule_numbers = [number for number, ids in enumerate(self._tracing_rules) if id(value) in ids]
+        own_code = "" if code is None else code_digest(code)
+        return f"treated {rule_numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {own_code}"
+
+    def _type_rule(self, kind: type) -> Callable[[Any], str | None] | None:
+        ops = self._torch._ops
+        if issubclass(kind, self._torch.Tensor):
+            return self._tensor
+        if kind is ContextVar:
+            return self._context_variable
+        if issubclass(kind, (*value_types(self._torch), self._torch.Tag)):
+            return lambda value: f"{kind.__name__} {value}"
+        if issubclass(kind, (ops.OpOverload, ops.OpOverloadPacket, ops.HigherOrderOperator)):
+            return self._operator
+        if issubclass(kind, (ops._OpNamespace, ops._Ops)):
+            return lambda value: f"operators {value.__name__}"
+        if kind is ModuleType:
+            return lambda value: f"module {name}" if (name := module_name(value)) else None
+        return None
+
+    def _context_variable(self, variable: ContextVar[Any]) -> str:
+        current = variable.get(self)  # a default that no code can have set
+        return f"context variable {variable.name} {'unset' if current is self else self.digest(current)}"
+
+    def _operator(self, operator: Any) -> str:
+        """Return the digest of an operator: its name, overloads, and attributes that torch did not set."""
+        standard, overloads = _OF_OPERATORS, []
+        if isinstance(operator, self._torch._ops.OpOverloadPacket):
+            overloads = sorted(self._torch._C._jit_get_operation(operator._qualified_op_name)[1])
+            standard = standard | {overload or "default" for overload in overloads}
+        extra = {name: item for name, item in sorted(vars(operator).items()) if name not in standard}
+        return f"operator {operator} {' '.join(overloads)} {self.digest(extra) if extra else ''}"
+
+    def _tensor(self, tensor: Any) -> str:
+        """Return the properties of a tensor on which a graph or its key may depend, without its values."""
+        torch = self._torch
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.is_nested:
+            return ""
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            return ""
+        marks = {name: value for name, value in vars(tensor).items() if name not in TENSOR_MARKS}
+        parts = (
+            *("tensor", type(tensor).__name__, tensor.dtype, tensor.device, tuple(tensor.shape)),
+            *(tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()),
+            *(tensor.data_ptr() % 64, tensor.requires_grad, tensor.is_leaf, tensor._is_view()),
+            torch._C._dispatch_keys(tensor).raw_repr(),
+            *(len(tensor._backward_hooks or ()), self.digest(marks)),
+        )
+        return " ".join(map(str, parts))
 
 
 def is_config(kind: type) -> bool:
@@ -214,7 +283,7 @@ def registrations(torch: ModuleType, objects: Objects) -> str:
     registered = {*objects.classes()} & (nodes.keys() | constants) - pytree.BUILTIN_TYPES
     if not registered:
         return objects.registrations
-    digests = objects_for(torch, annotations=False)
+    digests = TorchObjects(torch)
     descriptions = [
         f"{full_name(kind)} {kind in constants} {digests.digest(_functions(nodes.get(kind)))}"
         for kind in registered
@@ -227,91 +296,6 @@ def _functions(node: Any) -> tuple[Any, ...] | None:
     return None if node is None else tuple(getattr(call, "__func__", call) for call in tuple(node)[1:])
 
 
-def _rule(torch: ModuleType) -> Rule:
-    import torch._dynamo.trace_rules as trace_rules
-
-    plain = (*value_types(torch), torch.Tag)
-    id_sets = [ids for name in _TRACING_RULES if (ids := getattr(trace_rules, name, None)) is not None]
-    special_ids = frozenset().union(*(ids() if callable(ids) else ids for ids in id_sets))
-
-    dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
-    variables = environment()
-
-    operators = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
-    namespaces = (torch._ops._OpNamespace, torch._ops._Ops)
-
-    def in_context(objects: Objects, value: Any) -> str:
-        current = value.get(variables)  # a default that no code can have set
-        return f"context variable {value.name} {'unset' if current is variables else objects.digest(current)}"
-
-    @functools.cache
-    def rule_for(kind: type) -> Rule | None:
-        if issubclass(kind, torch.Tensor):
-            return partial(_tensor, torch)
-        if kind is ContextVar:
-            return in_context
-        if issubclass(kind, plain):
-            return lambda objects, value: f"{kind.__name__} {value}"
-        if issubclass(kind, operators):
-            return partial(_operator, torch)
-        if issubclass(kind, namespaces):
-            return lambda objects, value: f"operators {value.__name__}"
-        if kind is ModuleType:
-            return _module
-        return None
-
-    def digest_of(objects: Objects, value: Any) -> str | None:
-        if value is variables[0] or value is variables[1]:
-            return "environment"  # each variable that code reads is a fact
-        kind: Any = type(value)
-        rule = rule_for(kind)
-        digest = None if rule is None else rule(objects, value)
-        code = value.__code__ if kind is FunctionType else None
-        if code is not None and code.co_filename.startswith(dynamo):  # Dynamo marks its own functions
-            public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
-            return f"Dynamo's {value.__qualname__} {code_digest(code)} {objects.digest(public)}"
-        if digest is not None or id(value) not in special_ids:
-            return digest
-        rule_numbers = [number for number, ids in enumerate(id_sets) if id(value) in ids]
-        own_code = "" if code is None else code_digest(code)
-        return f"treated {rule_numbers} {getattr(value, '__module__', None)}.{value.__qualname__} {own_code}"
-
-    return digest_of
-
-
-def _module(objects: Objects, value: Any) -> str | None:
-    """Return the name of a module as its digest; None if another kernel can't find it."""
-    name = module_name(value)
-    return f"module {name}" if name else None
-
-
-def _operator(torch: ModuleType, objects: Objects, value: Any) -> str:
-    """Return the digest of an operator: its name, its overloads, and attributes that torch did not set."""
-    standard, overloads = _OF_OPERATORS, []
-    if isinstance(value, torch._ops.OpOverloadPacket):
-        overloads = sorted(torch._C._jit_get_operation(value._qualified_op_name)[1])
-        standard = standard | {overload or "default" for overload in overloads}
-    extra = {name: item for name, item in sorted(vars(value).items()) if name not in standard}
-    return f"operator {value} {' '.join(overloads)} {objects.digest(extra) if extra else ''}"
-
-
-def _tensor(torch: ModuleType, objects: Objects, tensor: Any) -> str:
-    """Return the properties of a tensor on which a graph or its cache key may depend, without its values."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or tensor.is_nested:
-        return ""
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        return ""
-    marks = {name: value for name, value in vars(tensor).items() if name not in TENSOR_MARKS}
-    parts = (
-        *("tensor", type(tensor).__name__, tensor.dtype, tensor.device, tuple(tensor.shape)),
-        *(tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()),
-        *(tensor.data_ptr() % 64, tensor.requires_grad, tensor.is_leaf, tensor._is_view()),
-        torch._C._dispatch_keys(tensor).raw_repr(),
-        *(len(tensor._backward_hooks or ()), objects.digest(marks)),
-    )
-    return " ".join(map(str, parts))
-
-
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
 """Returned for a source whose value does not exist here."""
 RUNS: Any = type("Runs", (), {"__repr__": lambda self: "a value that your code returns"})()
@@ -320,18 +304,31 @@ _BUILT_IN = "built in"
 _RUNS = "runs code"
 _PRESENT = "held"
 _CLASS_ONLY = "a "
-_ATTRIBUTE = re.compile(r"(?:dict\()?\{0\}\.(\w+)")
+_SOURCE = "<source>"
+"""File name of the code of expressions."""
 _IMMUTABLES = (tuple, frozenset, range, slice)
 
 
+class _UserCode(BaseException):
+    """The user's code would run."""
+
+
+def _refuse_users_code(frame: types.FrameType, event: str, argument: object) -> None:
+    """Raise _UserCode where a function of the user begins. This is a profile function."""
+    file = frame.f_code.co_filename
+    if event == "call" and file != _SOURCE and not is_installed(file):
+        raise _UserCode
+
+
 class SourceValues:
-    """Evaluates sources in this kernel: source → value."""
+    """Evaluates sources in this kernel: source → value. It sets Python's profile function."""
 
     def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
         """`frame` has the locals and `scope` the globals; `env` has the names that torch's guards use."""
+        if sys.getprofile() is not None:
+            raise NoTrace("a profiler runs")
         self._names = {**env, "L": frame, "G": scope}
         self._known: dict[Any, Any] = {}
-        self._running = Running(is_users_code)
 
     def of(self, source: Any) -> Any:
         """Return the value of a source, or ABSENT or RUNS, as `read` does."""
@@ -347,20 +344,31 @@ class SourceValues:
         """
         if expression is None or base is ABSENT:
             return ABSENT
-        if base is RUNS or self._runs(expression, base):
+        if base is RUNS or (expression.has_key and self._makes_key(expression, base)):
             return RUNS
+        collects = gc.isenabled()
+        gc.disable()  # a finalizer of the user may run at any other time
+        sys.setprofile(_refuse_users_code)
         try:
-            return eval(expression.code, self._names, {"_": base})
+            value = eval(expression.code, self._names, {"_": base})
+        except _UserCode:
+            return RUNS
         except Exception:  # no code of the user has run, so the exception says that the value is missing
-            return ABSENT
+            value = ABSENT
+        finally:
+            was_refused = sys.getprofile() is None  # Python drops a profile function that raises
+            sys.setprofile(None)
+            if collects:
+                gc.enable()
+        return RUNS if was_refused else value
 
-    def _runs(self, expression: Expression, base: Any) -> bool:
+    def _makes_key(self, expression: Expression, base: Any) -> bool:
+        """Return whether a dictionary would call `__missing__` for the element that is read."""
+        kind = type(base)
+        if not (issubclass(kind, dict) and any("__missing__" in vars(owner) for owner in kind.__mro__)):
+            return False
         key = expression.key if expression.index is None else self.of(expression.index)
-        if key is RUNS or (expression.attribute and self._running.attribute(base, expression.attribute)):
-            return True
-        if expression.is_element and self._running.element(base):
-            return True
-        return expression.has_key and self._running.missing(base, key)
+        return key is RUNS or not dict.__contains__(base, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,10 +377,6 @@ class Expression:
 
     code: types.CodeType
     """The compiled expression, in which `_` is the value of the base source."""
-    attribute: str = ""
-    """Name of the attribute of `_` that the expression reads."""
-    is_element: bool = False
-    """The expression calls the `__getitem__` of the type of `_`."""
     has_key: bool = False
     """The expression reads an element, and `_` may be a dictionary."""
     key: Any = None
@@ -391,8 +395,6 @@ def expression_of(source: Any) -> Expression | None:
         is_source = hasattr(index, "get_value")
         return Expression(
             _compile_expression(template.format("_")),
-            attribute=_attribute_of(template, source),
-            is_element=template.startswith("{0}["),
             has_key=template.startswith(("{0}[", "dict.__getitem__({0}")),
             key=None if is_source else index,
             index=index if is_source else None,
@@ -401,18 +403,10 @@ def expression_of(source: Any) -> Expression | None:
         return None
 
 
-def _attribute_of(template: str, source: Any) -> str:
-    """Return the name of the attribute that an expression reads from `_`; empty if it reads no attribute."""
-    match = _ATTRIBUTE.match(template)
-    if match is not None:
-        return match[1]
-    return str(source.member) if template.startswith(("getattr({0}", "object.__getattribute__({0}")) else ""
-
-
 @functools.lru_cache(maxsize=4096)
 def _compile_expression(expression: str) -> types.CodeType:
     """Compile an expression once, since many layers of a model share it."""
-    return compile(expression, "<source>", "eval")
+    return compile(expression, _SOURCE, "eval")
 
 
 def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete: bool) -> str:

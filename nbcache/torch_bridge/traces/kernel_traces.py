@@ -20,7 +20,7 @@ from nbcache.artifacts.traces import RESUME_KINDS, Trace, from_bytes, to_bytes
 from nbcache.artifacts.types import DIFFERS, NO_TRACE, RERUN
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
-from nbcache.core.fingerprints.reads import Unknown
+from nbcache.core.fingerprints.objects import Unknown
 from nbcache.core.key import sha256
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact

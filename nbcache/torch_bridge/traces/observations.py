@@ -7,7 +7,7 @@ import sys
 import threading
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -30,8 +30,7 @@ _ITERATORS: tuple[type, ...] = (
     type(reversed([])),
 )
 """Types of objects that only iterate over, or point into, another object."""
-_CODECS = {"UTF-8", "ascii", "latin-1", "strict", "surrogateescape", "utf-8", "utf8"}
-"""Codecs and error handlers of Python itself."""
+_CODEC = "it names a codec, which other code may have registered"
 _SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
 """Types whose equal values are one object."""
 _EQUAL_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
@@ -78,11 +77,6 @@ class Observations:
         """Note an `==` between objects of these types."""
         if types.CellType in (left, right):
             self.doubts.add("it compares cells of closures")
-
-    def note_codecs(self, arguments: Iterable[Any]) -> None:
-        """Note the arguments with which code encodes or decodes a text."""
-        if not {*_constants(arguments)} <= _CODECS:
-            self.doubts.add("it uses a codec that other code may have registered")
 
     def note_printing(self, tracker: Any) -> None:
         """Note that code makes a text of an object. Unless its class has a `__str__`, Python prints it."""
@@ -177,17 +171,6 @@ def _type_of(tracker: Any) -> type | None:
     return kind
 
 
-def _constants(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Return the constants in nested lists and dictionaries of trackers; None for each other tracker."""
-    for argument in arguments:
-        if isinstance(argument, (list, tuple)):
-            yield from _constants(argument)
-        elif isinstance(argument, dict):
-            yield from _constants(argument.values())
-        else:
-            yield getattr(argument, "value", None)
-
-
 def _is_scope(value: dict[Any, Any]) -> bool:
     """Return whether this is the globals of a module, in which each name that code reads has a tracker."""
     name = value.get("__name__")
@@ -280,21 +263,15 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
 
     def call_method(original: Any, self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if name in ("decode", "encode") and is_here():
-            observations.note_codecs((*args, *kwargs.values()))
+        if name in ("decode", "encode") and (any(args) or kwargs) and is_here():
+            observations.doubts.add(_CODEC)
         return original(self, tx, name, *args, **kwargs)
 
     def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         __tracebackhide__ = True
-        by_codec = (self.fn is str or self.fn is bytes) and len(args) + len(kwargs) > 1
-        try:
-            result = original(self, tx, args, kwargs)
-        except Exception:
-            if by_codec and is_here():  # traced code may catch the exception
-                observations.note_codecs([None])
-            raise
-        if by_codec and is_here():
-            observations.note_codecs((*args[1:], *kwargs.values()))
+        if self.fn in (str, bytes) and len(args) + len(kwargs) > 1 and is_here():
+            observations.doubts.add(_CODEC)
+        result = original(self, tx, args, kwargs)
         if self.fn is str and is_here():  # after the call, Dynamo knows the arguments
             for argument in args:
                 observations.note_printing(argument)

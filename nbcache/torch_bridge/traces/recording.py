@@ -18,9 +18,8 @@ from typing import Any, Protocol
 
 from nbcache.artifacts.traces import RESUME_KINDS, Trace, names_to, value_to
 from nbcache.core.fingerprints.code import LOADS_GLOBAL, lines_digest, steps_of
-from nbcache.core.fingerprints.instances import HEAP_TYPE, protocol_attributes
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
-from nbcache.core.fingerprints.objects import Objects, is_plain
+from nbcache.core.fingerprints.objects import HEAP_TYPE, Objects, is_plain, protocol_attributes
 from nbcache.torch_bridge.traces import state_reads
 from nbcache.torch_bridge.traces.facts import (
     ABSENT,
@@ -34,6 +33,7 @@ from nbcache.torch_bridge.traces.facts import (
     Frame,
     NoTrace,
     SourceValues,
+    TorchObjects,
     builtins_of,
     fact_of,
     is_config,
@@ -41,7 +41,6 @@ from nbcache.torch_bridge.traces.facts import (
     module_name,
     names_of,
     object_at,
-    objects_for,
     place_of,
     present_names,
     registrations,
@@ -135,7 +134,7 @@ def make_trace(
     }:
         raise NoTrace(f"tracing it has imported {', '.join(sorted(imported))}")
     annotations = _check_code(observations)
-    objects, unguarded = objects_for(torch, annotations=annotations), observations.unguarded_sources()
+    objects, unguarded = TorchObjects(torch, annotations=annotations), observations.unguarded_sources()
     inlined = {id(code) for code, _ in observations.codes.values()}
     inlined |= {id(function) for function in _uses_of_unwrap(observations, sources, values)}
     facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []

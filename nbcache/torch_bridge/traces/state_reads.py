@@ -16,9 +16,9 @@ from typing import Any
 
 from nbcache.core import log
 from nbcache.core.fingerprints.code import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, steps_of
-from nbcache.core.fingerprints.instances import classes_with_subclasshook
+from nbcache.core.fingerprints.digests import STATEFUL_ATTRIBUTES, is_pure
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
-from nbcache.core.fingerprints.reads import STATEFUL_ATTRIBUTES, is_pure
+from nbcache.core.fingerprints.objects import classes_with_subclasshook
 from nbcache.core.installed import is_installed, module_of_stdlib, package_of
 from nbcache.torch_bridge.traces.facts import CONFIGS, NoTrace, environment, is_users_code, object_at
 
