@@ -116,7 +116,6 @@ class Trace:
 
 
 def to_bytes(trace: Trace) -> bytes:
-    """Return a trace as bytes; raise FormatError if it contains a value without a format."""
     try:
         parts = {field.name: getattr(trace, field.name) for field in fields(trace)}
         parts["sources"] = _table([base, [kind, arguments]] for kind, base, arguments in trace.sources)
@@ -229,7 +228,6 @@ def names_to(names: Iterable[str]) -> str:
 
 
 def names_from(text: str) -> set[str]:
-    """Return the texts from which `names_to` made this text."""
     return {"" if name == "%" else unquote(name, errors="surrogatepass") for name in text.split()}
 
 
@@ -307,7 +305,6 @@ def _from_hex(text: Any) -> float:
 
 
 def code_to(code: types.CodeType, convert: Converter = _refuse) -> dict[str, Any]:
-    """Return a code object as JSON; `convert` writes constants of the compiler."""
     return {name: value_to(getattr(code, name), convert) for name in _CODE}
 
 

@@ -77,9 +77,9 @@ def test_a_handler_of_the_log_takes_no_trace_away(run_cells: RunCells) -> None:
 
 def test_a_fault_while_nbcache_watches_dynamo_costs_no_cell(run_cells: RunCells) -> None:
     fault = """
-    from nbcache.torch_bridge.traces import observations
+    from nbcache.torch_bridge.traces import recording
     def note_code(*arguments): raise KeyError("f_code")
-    observations.Observations.note_code = note_code
+    recording.Observations.note_code = note_code
     """
     cells = [LOAD, "%nbcache config audit=0", SET_UP, COMPILE, TRAIN, REPORTS]
     failing = run_cells([LOAD, textwrap.dedent(fault), *cells[1:]])

@@ -8,7 +8,7 @@ import hashlib
 import re
 import struct
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 FORMATS = frozenset({"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"})
@@ -49,6 +49,14 @@ def steps_of(code: types.CodeType) -> tuple[Step, ...]:
         else:
             steps.append(Step(instruction.opname, instruction.arg, value, instruction.opcode))
     return tuple(steps)
+
+
+def code_tree(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object and all code objects that are nested in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from code_tree(constant)
 
 
 _MOST_BITS = 2_000
@@ -127,5 +135,4 @@ def exact(value: Any) -> str:
 
 
 def exact_int(value: int) -> str:
-    """Return a number as text, even if it has too many digits for Python's `repr`."""
     return int.__repr__(value) if int.bit_length(value) <= _MOST_BITS else f"0x{int.__format__(value, 'x')}"

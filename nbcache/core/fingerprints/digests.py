@@ -184,8 +184,6 @@ _ABSENT = object()
 
 
 class Fingerprint:
-    """An incremental digest of values."""
-
     def __init__(
         self, known: KnownPackages, rules: Sequence[Rule] = (), ignored: frozenset[str] = frozenset()
     ) -> None:
@@ -223,13 +221,11 @@ class Fingerprint:
 
     @contextmanager
     def describing(self, words: str) -> Iterator[None]:
-        """Describe the values added in this context as `words` in errors."""
         self._descriptions.append(words)
         yield
         self._descriptions.pop()
 
     def unknown(self, reason: str) -> Unknown:
-        """Return the error for a value, described by `reason` and the values that hold it."""
         names = [words for words in self._descriptions if words][-3:]
         return Unknown(f"{reason} ({', in '.join(reversed(names))})" if names else reason)
 
@@ -306,7 +302,6 @@ class Fingerprint:
             self._add_instance(kind, value)
 
     def _add_wrapper(self, kind: type, value: Any) -> None:
-        """Add a wrapper of, or a reference to, another value."""
         if issubclass(kind, functools.partial):
             self._add_parts("partial", value.func, value.args, value.keywords)
         elif issubclass(kind, property):
@@ -436,7 +431,6 @@ class Fingerprint:
         return None
 
     def _add_pickled(self, kind: type, value: Any) -> None:
-        """Add the content of a value in C, in the form that pickle stores."""
         if getattr(value, "nbytes", 0) > _MOST_BYTES:
             raise self.unknown("a large array")
         try:
@@ -546,7 +540,6 @@ class Reads:
             raise self._unknown(f"`{name}`, which reads state that no cache key covers")
 
     def add_text(self, text: str) -> None:
-        """Record a text, which may be a dotted name of attributes or a format string."""
         self.has_formats |= _PLACEHOLDER.search(text) is not None
         if len(text) < _LONGEST_NAME:
             for name in text.split("."):

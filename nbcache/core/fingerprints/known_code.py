@@ -42,7 +42,6 @@ class KnownPackages:
         self._stdlib = tuple(os.path.join(os.path.abspath(folder), "") for folder in stdlib)
 
     def has_file(self, file: str) -> bool:
-        """Return whether a file belongs to a known package."""
         is_known = self._files.get(file)
         if is_known is None:
             is_known = self._files[file] = file.startswith(self._folders) or self._is_stdlib(file)

@@ -163,7 +163,6 @@ class Objects:
         return is_plain(value) or (is_digested and key not in self._opaque)
 
     def classes(self) -> Iterator[type]:
-        """Return the classes visited so far."""
         return (value for value in self._alive if issubclass(type(value), type))
 
     @property
@@ -190,7 +189,6 @@ class Objects:
         return hashed(sorted(pairs))
 
     def _visit(self, value: Any) -> None:
-        """Record a visit of an object for `identity`."""
         index = self._indexes.get(id(value))
         if index is None:
             self._indexes[id(value)] = index = len(self._indexes)
@@ -254,7 +252,6 @@ class Objects:
         return traits.digest(value) if digest is None else digest or self.opaque(value)
 
     def _digest_function(self, kind: type) -> Callable[[Any], str]:
-        """Return the function that computes the digest of a value of this type."""
         if kind is _FIELD:
             return lambda value: f"field {value.__reduce__()[1][0]}"
         if kind in (range, slice):
@@ -301,7 +298,6 @@ class Objects:
         return self._join(name, *map(self.digest, parts))
 
     def _wrapper(self, value: Any, name: str, *parts: Any) -> str:
-        """Return the digest of a value by its parts and its attributes."""
         return self._join(name, *map(self.digest, parts), *self._attributes(value))
 
     def _module(self, module: types.ModuleType) -> str:
@@ -426,7 +422,6 @@ def _plain(kind: type, value: Any) -> str:
 
 
 def full_name(cls: type) -> str:
-    """Return a class's qualified name with its module."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

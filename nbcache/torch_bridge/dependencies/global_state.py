@@ -94,7 +94,6 @@ _REGISTRIES: Mapping[str, tuple[str, ...]] = {
 
 
 def read_defaults(torch: ModuleType) -> None:
-    """Read torch's defaults, just after its import."""
     _defaults.clear()
     _defaults.update(_current_values(torch))
 
@@ -132,7 +131,6 @@ def flags(torch: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def add_autocast(torch: ModuleType, state: Fingerprint) -> None:
-    """Add autocast's state on each device."""
     for device in torch._C._autocast_supported_devices():
         state.note("autocast", device, torch.is_autocast_enabled(device))
         state.note(torch.get_autocast_dtype(device))
@@ -151,7 +149,6 @@ def add_graph_autocast(
 
 
 def settings_in(details: Any) -> str:
-    """Return the compiler settings in the details of a torch key."""
     return str([getattr(details, name, None) for name in _SETTINGS])
 
 
@@ -184,7 +181,6 @@ def add_ambient_state(torch: ModuleType, state: Fingerprint, known: KnownPackage
 
 
 def _generators(torch: ModuleType) -> Iterator[bytes]:
-    """Yield the states of torch's default generators on the CPU and, once initialized, on CUDA."""
     yield torch.get_rng_state().numpy().tobytes()
     if torch.cuda.is_initialized():
         for state in torch.cuda.get_rng_state_all():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
+import gc
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from logging import Logger, RootLogger
-from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from nbcache.core.fingerprints.code import code_tree
 from nbcache.core.fingerprints.digests import Fingerprint, Rule
 from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.core.fingerprints.objects import Unknown
@@ -54,7 +54,6 @@ class GraphFingerprint(Fingerprint):
             self.add(value, words)
 
     def add_identity(self, name: str) -> None:
-        """Add code of an installed package by its `package_identity`."""
         self.has_package_code = True
         self.note("package", name)
 
@@ -79,25 +78,20 @@ def package_identity(known: KnownPackages, value: Any) -> str:
     names = []
     for code in known.user_code_in(value):
         is_function = isinstance(code, FunctionType)
-        file = code.__code__.co_filename if is_function else _file_of_module(code.__module__)
+        home = _file_of_module(code.__module__ or "")
+        file = code.__code__.co_filename if is_function else home
+        version, package = version_of(file), package_of(file)
         is_local = "<locals>" in code.__qualname__ or getattr(code, "__closure__", None)
-        version = version_of(file)
-        if not version or (is_local and not _is_global(code)) or not _is_self_contained(known, code, file):
+        is_global = getattr(sys.modules.get(code.__module__ or ""), code.__name__, None) is code
+        if not version or (is_local and not is_global):
+            return ""
+        # A decorator's wrapper or a registry of the package may hold user code.
+        if (is_function and package_of(home) not in (package, "torch")) or _reaches_user_code(
+            known, code, package
+        ):
             return ""
         names.append(f"{code.__module__}.{code.__qualname__} {version}")
     return " ".join(names)
-
-
-def _is_self_contained(known: KnownPackages, code: Any, file: str) -> bool:
-    """Return whether a function or class of an installed file reaches no user code.
-
-    It may reach user code by a decorator, whose wrapper is the package's function, or by a registry.
-    """
-    if isinstance(code, FunctionType):
-        home = _file_of_module(code.__module__ or "")
-        if package_of(home) not in (package_of(file), "torch"):
-            return False
-    return not _reaches_user_code(known, code, package_of(file))
 
 
 def _reaches_user_code(known: KnownPackages, value: Any, package: str) -> bool:
@@ -122,49 +116,22 @@ def _reaches_user_code(known: KnownPackages, value: Any, package: str) -> bool:
 
 
 def _parts(value: Any, package: str) -> Iterator[Any]:
-    """Yield the objects that a value refers to and through which it may call code."""
+    """Yield the objects that a value refers to and through which it may call code. No code runs."""
     if isinstance(value, FunctionType):
-        yield from (value.__defaults__, value.__kwdefaults__, vars(value))
-        for cell in value.__closure__ or ():
-            with suppress(ValueError):  # an empty cell
-                yield cell.cell_contents
+        yield from (value.__defaults__, value.__kwdefaults__, vars(value), value.__closure__)
         if package_of(value.__code__.co_filename) == package:
             yield from _globals_of(value, package)
-    elif isinstance(value, dict):
-        yield from (*dict.keys(value), *dict.values(value))  # a subclass may override these
-    elif isinstance(value, (list, tuple, set, frozenset, deque)):
-        kind: Any = next(base for base in (list, tuple, set, frozenset, deque) if isinstance(value, base))
-        yield from tuple(kind.__iter__(value))
-    elif isinstance(value, MethodType):
-        yield from (value.__func__, value.__self__)
-    elif isinstance(value, (staticmethod, classmethod)):
-        yield value.__func__
-    elif isinstance(value, property):
-        yield from (value.fget, value.fset)
-    elif isinstance(value, functools.partial):
-        yield from (value.func, value.args, value.keywords)
     elif isinstance(value, type):
         if package_of(_file_of_module(value.__module__)) == package:
             yield from (dict(vars(value)), value.__bases__)
     elif not isinstance(value, ModuleType):
-        yield from _attributes(value)
+        yield from gc.get_referents(value)
         yield type(value)
-
-
-def _attributes(value: Any) -> Iterator[Any]:
-    """Yield the values of an object's attributes without running code of its class."""
-    with suppress(AttributeError):
-        yield object.__getattribute__(value, "__dict__")
-    for base in type(value).__mro__:
-        for slot in vars(base).values():
-            if isinstance(slot, MemberDescriptorType):
-                with suppress(AttributeError):  # an unset slot
-                    yield slot.__get__(value)
 
 
 def _globals_of(function: FunctionType, package: str) -> Iterator[Any]:
     """Yield the globals that a function names, and attributes of the package's modules that it may read."""
-    names = {*_names(function.__code__)}
+    names = {name for code in code_tree(function.__code__) for name in code.co_names}
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]
         if not isinstance(value, ModuleType):
@@ -177,35 +144,18 @@ def _file_of_module(name: str) -> str:
     return getattr(sys.modules.get(name), "__file__", None) or ""
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
-
-
 def _is_user_code(known: KnownPackages, value: Any) -> bool:
     """Return whether a value is a function, method or class outside of installed packages."""
     value = value.__func__ if isinstance(value, (MethodType, staticmethod, classmethod)) else value
     if isinstance(value, FunctionType):
         file = value.__code__.co_filename
-        return not (is_installed(file) or known.has_file(file) or _is_from_string(value))
+        if file.startswith("<"):  # an installed package, or a named tuple, generated it from a string
+            name = str(value.__globals__.get("__name__"))
+            return not (name.startswith("namedtuple_") or is_installed(_file_of_module(name) or file))
+        return not (is_installed(file) or known.has_file(file))
     if not isinstance(value, type):
         return False
     home = getattr(sys.modules.get(value.__module__), "__file__", None)
     if value.__module__ == "__main__":
         return True
     return not (home is None or is_installed(home) or known.has_file(home))
-
-
-def _is_from_string(function: FunctionType) -> bool:
-    """Return whether an installed package, or a named tuple, generated a function from a string."""
-    if not function.__code__.co_filename.startswith("<"):
-        return False
-    name = str(function.__globals__.get("__name__"))
-    return is_installed(_file_of_module(name)) or name.startswith("namedtuple_")
-
-
-def _is_global(code: Any) -> bool:
-    """Return whether a module holds this function or class under its name."""
-    return getattr(sys.modules.get(code.__module__ or ""), code.__name__, None) is code

@@ -67,7 +67,6 @@ class TracedGraph:
         return operators.values()
 
     def methods(self) -> Collection[str]:
-        """Return the names of the methods that the graph calls."""
         return {node.target for node in self._nodes if node.op == "call_method"}
 
     def parts_of_modules(self) -> Iterator[Any]:
@@ -224,7 +223,6 @@ class TracedGraph:
                 yield "outputs that the user sees", sorted(visible)
 
     def constants(self) -> list[Any]:
-        """Return the tensors that the graph holds."""
         groups = ((vars(graph), graph._buffers, graph._parameters) for graph in self._graphs)
         values = (value for group in groups for part in group for value in part.values())
         return [value for value in values if isinstance(value, self._torch.Tensor)]
@@ -242,7 +240,6 @@ class TracedGraph:
             yield "frozen as one", [storages.index(storage) for storage in storages]
 
     def example_values(self) -> list[Any]:
-        """Return the example values in the metadata of nodes."""
         return [node.meta["example_value"] for node in self._nodes if "example_value" in node.meta]
 
 
@@ -251,7 +248,6 @@ def _plain_tensors(torch: ModuleType) -> tuple[type, ...]:
 
 
 def names_of(operators: Iterable[Any]) -> Collection[str]:
-    """Return the names of functions and operators, without names of overloads."""
     names = (getattr(operator, "__name__", None) for operator in operators)
     return {name.partition(".")[0] for name in names if isinstance(name, str)}
 
@@ -328,7 +324,6 @@ def unusual_values(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[A
 
 
 def _geometry(tensor: Any) -> tuple[str, ...]:
-    """Return dtype, shape, strides, offset and storage size of a tensor."""
     geometry = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
     return (str(tensor.dtype), *map(str, geometry))
 

@@ -46,8 +46,7 @@ from nbcache.torch_bridge.dependencies.monkeypatches import (
     subclasses,
     tables_of,
 )
-from nbcache.torch_bridge.dependencies.operators import Registrations
-from nbcache.torch_bridge.dependencies.torch_values import TorchValues
+from nbcache.torch_bridge.dependencies.operators import Registrations, TorchValues
 from nbcache.torch_bridge.dependencies.user_passes import Patterns, code_in_settings, compilers
 from nbcache.torch_bridge.patches import Intended
 
@@ -119,7 +118,6 @@ class Dependencies:
             self._on_fault(error)
 
     def follow_operators(self, torch: ModuleType, context: Context, patches: Patches) -> None:
-        """Record registrations for operators from now on."""
         self._registrations.follow(torch, patches)
 
     def note_tables(self, module: ModuleType, context: Context, patches: Patches) -> None:
@@ -133,7 +131,6 @@ class Dependencies:
         return self._late and not getattr(module.__spec__, "_initializing", False)
 
     def follow_attributes(self, torch: ModuleType, context: Context, patches: Patches) -> None:
-        """Record torch's classes and modules whose attributes code may read."""
         modules = {torch.nn.Module, *subclasses(torch.nn.Module)}
         own = [torch.autograd.Function, *filter(self._known.defines, modules)]
         for owner in (*self._read_by_torch, self._functional_backend, *own):
@@ -168,7 +165,6 @@ class Dependencies:
         patches.hook(graph, "make_fallback", make_fallback)
 
     def note_generators(self, module: ModuleType, context: Context, patches: Patches) -> None:
-        """Record the classes that generate code for operators after their import."""
         late = self._is_late(module)
         for kind in vars(module).values():
             if is_generator(kind):
@@ -177,7 +173,6 @@ class Dependencies:
                     self._generators.append(kind)
 
     def follow_patterns(self, pattern_matcher: ModuleType, context: Context, patches: Patches) -> None:
-        """Record third-party patterns from now on."""
         self._patterns.follow(pattern_matcher, patches, self._nbcache_folder, late=self._late)
 
     def _new_state(self) -> GraphFingerprint:
@@ -300,7 +295,6 @@ class Dependencies:
         self._decompositions = decompositions
 
     def _add_replaced_attributes(self, state: GraphFingerprint) -> None:
-        """Add replaced attributes of torch that any graph may reach."""
         for owner in (*self._read_by_torch, self._functional_backend, *self._generators):
             is_read = owner in self._read_by_torch
             for name, value, replaced in self._originals.changes(owner):
@@ -419,7 +413,6 @@ class Dependencies:
         patches.hook(codecache.FxGraphHashDetails, "__init__", complete)
 
     def follow_hits(self, results: ModuleType, context: Context, patches: Patches) -> None:
-        """Add the guards of a compile to each hit."""
         guard_hits(self._torch, results, patches)
 
     def follow_entries(self, cache: ModuleType, context: Context, patches: Patches) -> None:
@@ -508,7 +501,6 @@ class Dependencies:
         return None if state.digest == self._empty else state.digest
 
     def _add_inputs(self, state: GraphFingerprint, graph: TracedGraph, example_inputs: Sequence[Any]) -> None:
-        """Add third-party code in the classes of tensors, and the inputs that share memory."""
         torch = self._torch
         kinds: dict[type, None] = {}
         for value, context in unusual_values(torch, [*example_inputs, *graph.constants()]):
@@ -525,7 +517,6 @@ class Dependencies:
             state.note(*facts)
 
     def _add_kind(self, state: GraphFingerprint, kind: type) -> None:
-        """Add a third-party class, or the third-party attributes of a torch class."""
         if not self._known.is_library_code(kind):
             state.add(kind, f"the class {kind.__qualname__}")
             return

@@ -157,23 +157,19 @@ class Originals:
         )
 
     def record_entry(self, table: Any, key: Any) -> None:
-        """Record an entry that torch itself has added to a recorded table."""
         recorded = self._records.get(id(table))
         if recorded is not None and key in table:
             recorded.torch_entries[key] = table[key]
             recorded.changes = None
 
     def forget(self, owner: Any) -> None:
-        """Discard the record of a table."""
         self._records.pop(id(owner), None)
 
     def torch_entries(self, owner: Any) -> Mapping[Any, Any]:
-        """Return torch's entries of a recorded owner."""
         self.changes(owner)
         return self._records[id(owner)].torch_entries
 
     def is_recorded(self, owner: Any) -> bool:
-        """Return whether torch's entries of `owner` are recorded."""
         return id(owner) in self._records
 
     def changes(self, owner: Any) -> Collection[Change]:
@@ -236,7 +232,6 @@ class Replacements:
         """Name → third-party attributes, if there are any."""
 
     def attributes(self) -> list[tuple[str, Any]]:
-        """Return all third-party attributes with their qualified names."""
         imported = sys.modules.keys() - self._examined
         for name in (name for name in imported if name.startswith(_COMPILER)):
             module = sys.modules.get(name)
@@ -288,7 +283,6 @@ class Replacements:
         return callable(value) and self._is_third_party_class(kind)
 
     def _is_third_party_function(self, owner: Any, function: FunctionType) -> bool:
-        """Return whether a function in a module or class is third-party code."""
         in_class = isinstance(owner, type)
         if self._known.has_file(function.__code__.co_filename):
             wrapped = None if in_class else getattr(function, "__wrapped__", None)
@@ -364,7 +358,6 @@ def _name(function: Any) -> str:
 
 
 def _inherited(owner: type, name: str) -> Any:
-    """Return the attribute that a class inherits under this name, or `ABSENT`."""
     return next((vars(base)[name] for base in owner.__mro__[1:] if name in vars(base)), ABSENT)
 
 
@@ -417,7 +410,6 @@ def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
 
 
 def _attribute_at(module: Any, path: str) -> Any:
-    """Return the value at a dotted path of attributes, or None."""
     try:
         return attrgetter(path)(module)
     except AttributeError:
@@ -437,7 +429,6 @@ def namespaces(torch: ModuleType) -> list[ModuleType]:
 
 
 def subclasses(kind: type) -> Iterator[type]:
-    """Yield all subclasses of a class, some more than once."""
     direct: list[type] = kind.__subclasses__()
     for subclass in direct:
         yield subclass
@@ -445,7 +436,6 @@ def subclasses(kind: type) -> Iterator[type]:
 
 
 def argument_classes() -> Iterator[type]:
-    """Yield the classes of the objects other than tensors that torch passes to third-party code."""
     for name in _ARGUMENT_MODULES:
         module = sys.modules.get(name)
         for value in list(vars(module).values()) if module is not None else ():
@@ -454,7 +444,6 @@ def argument_classes() -> Iterator[type]:
 
 
 def is_generator(value: Any) -> bool:
-    """Return whether a value is a class that generates code for operators."""
     return isinstance(value, type) and value.__name__.endswith(_GENERATOR_SUFFIXES)
 
 

@@ -119,7 +119,6 @@ def _is_inductors(code: Any, inductors: Sequence[Any], others: Sequence[Any]) ->
 
 
 def _file_of(code: Any) -> str | None:
-    """Return the file of a compiler function or of the function that it wraps."""
     for name in ("compiler_fn", "func", "__func__"):
         code = inspect.unwrap(getattr(code, name, code))
         if isinstance(code, FunctionType) and code.__name__ == "_wrapped_bw_compiler":  # Dynamo's
@@ -168,7 +167,6 @@ class Patterns:
                 ]
 
     def add(self, state: Fingerprint) -> None:
-        """Add all third-party patterns, each with the location of its pass."""
         for entry, pattern_pass, first in self._entries:
             state.note("pattern", self._location(pattern_pass), first)
             state.add(entry, "a pattern")
@@ -199,7 +197,6 @@ class Patterns:
 
 
 def _passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield all passes in torch's modules with their locations."""
     kind = pattern_matcher.PatternMatcherPass
     for name, module in list(sys.modules.items()):
         if not name.startswith("torch._inductor"):

@@ -1,28 +1,30 @@
-"""Adopt a trace that fits: torch builds its guards, and its graph is loaded from AOTAutograd's cache."""
+"""Adopt a trace whose facts hold: torch builds its guards, and loads its graph by AOTAutograd's key."""
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CellType, FunctionType, ModuleType, SimpleNamespace
+from types import BuiltinMethodType, CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from nbcache.artifacts.traces import RESUME_KINDS, code_from, value_from
+from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, names_from, value_from
 from nbcache.core.canonical_json import corrupt
+from nbcache.core.fingerprints.code import lines_digest
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces.fact_checks import note_sizes
-from nbcache.torch_bridge.traces.facts import (
-    ABSENT,
-    RUNS,
-    Frame,
-    NoTrace,
-    builtins_of,
-    constant_from,
-    object_at,
-)
+from nbcache.torch_bridge.traces import facts
+from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, Frame, NoTrace
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace, restored_code, with_global_names
+
+_SHOWN_DIGESTS = ("bool ", "int ", "float ", "str ", "NoneType ")
+"""Prefixes of the digests that contain the value itself."""
+_NUMBERS = (int, float)
+_VALUE_GUARDS = ("CONSTANT_MATCH", "EQUALS_MATCH")
+"""Kinds of guards for numbers that Dynamo has specialised on."""
+_OTHER_TENSOR = "another kind of tensor than before (its shape, type, layout, device or gradient)"
 
 
 @dataclass
@@ -78,11 +80,11 @@ def adopt(
         if kind == "graph":
             return load(trace.autograd_key, inputs)
         if kind == "builtins":
-            return builtins_of(frame.scope)
+            return facts.builtins_of(frame.scope)
         if kind == "module" and place in sys.modules:
             return sys.modules[place]
         if kind == "object":
-            return object_at(*place.split(" ", 1))
+            return facts.object_at(*place.split(" ", 1))
         raise corrupt("a trace sets a global of an unknown kind")
 
     def start_with_values(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -137,7 +139,7 @@ def adopt(
 def _resume_function(kind: str, place: str, read: ReadTrace, frame: Frame) -> Any:
     """Return the function that resumes after a graph break, or its factory if it has a closure."""
     try:
-        stored = code_from(json.loads(place), constant_from)
+        stored = code_from(json.loads(place), facts.constant_from)
     except ValueError as error:
         raise corrupt("a resuming function of a trace has no code") from error
     line = frame.code.co_firstlineno + stored.co_firstlineno - read.code.co_firstlineno
@@ -222,7 +224,6 @@ def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapp
 
 
 def load_graph(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Return the compiled graph with this AOTAutograd key, for these inductor options."""
     import torch._dynamo as dynamo
     import torch._functorch._aot_autograd.autograd_cache as cache
     import torch._inductor.config as inductor_config
@@ -263,3 +264,199 @@ def load_graph(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> C
 
     run_only: Callable[..., Any] = dynamo.disable(forward, reason="do not trace Dynamo-compiled graph")
     return run_only
+
+
+# --- whether the facts of a stored trace hold in this kernel ---------------------------------------
+
+
+def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool) -> Sequence[Any]:
+    """Return the values of a trace's sources if its facts hold; otherwise raise NoTrace, which names one.
+
+    If `thorough`, it names the most informative of them, else the first, which is faster. A check imports
+    and changes nothing, and runs no code of the trace.
+    """
+    import torch._dynamo.guards as guards
+
+    trace, sources = read.trace, read.sources
+    for name, module in trace.imports.items():
+        loaded = sys.modules.get(module)
+        if loaded is None:
+            raise NoTrace(f"the module {module} is not imported yet")
+        if frame.scope.get(name, loaded) is not loaded:
+            raise NoTrace(f"the global {name} has changed")
+    state = torch._C._dynamo.guards.GlobalStateGuard()
+    state.__setstate__(trace.state)
+    if not state.check():
+        raise NoTrace(f"torch's global state has changed: {state.reason()}")
+    fact_rows = dict(trace.facts)
+    identity, registered = fact_rows.pop(facts.IDENTITY, None), fact_rows.pop(facts.REGISTRATIONS, None)
+    if (lines := fact_rows.pop(facts.LINES, None)) is not None and lines != lines_digest(frame.code):
+        raise NoTrace("line numbers within the function have changed")
+    objects = facts.TorchObjects(torch, annotations=fact_rows.pop(facts.ANNOTATIONS, None) is not None)
+    values: list[Any] = []
+    changed: list[_Changed] = []
+    source_values = facts.SourceValues(
+        frame.values, _globals_of_trace(read, frame), guards._get_closure_vars()
+    )
+    for index, (expression, (_, base, _)) in enumerate(zip(read.expressions, trace.sources, strict=True)):
+        # its base source comes first, and has been checked
+        values.append(source_values.read(expression, None if base is None else values[base]))
+        if (digest := fact_rows.pop(index, None)) is None:
+            continue
+        current = facts.fact_of(objects, values[-1], frame.scope, complete=facts.covers_value(digest))
+        if current != digest:
+            changed.append(_Changed(_name_in_words(sources[index]), values[-1], digest, current))
+            if not thorough:
+                break
+    if changed:
+        raise max(changed, key=_Changed.rank).reason()
+    for place, digest in fact_rows.items():
+        if place.startswith("$"):
+            subject, value = f"the environment variable {place[1:]}", os.environ.get(place[1:])
+        else:
+            module, _, name = place.partition(" ")
+            subject, value = f"{name} of {module}", facts.object_at(module, name)
+        if (current := objects.digest(value)) != digest:
+            raise _Changed(subject, value, digest, current).reason()
+    if objects.identity != identity:
+        raise NoTrace("two names that referred to one object now refer to two, or the reverse")
+    if facts.registrations(torch, objects) != registered:
+        raise NoTrace("the facts.registrations of abstract classes or pytree nodes have changed")
+    for number, first in enumerate(facts.same_objects(values)):
+        if trace.same[number] != first:
+            name = _name_in_words(sources[number])
+            raise NoTrace(f"{name} shares its object with another name, or no longer does")
+    _check_names(objects, trace, frame)
+    values_by_name = {source.name: value for source, value in zip(sources, values, strict=True)}
+    if _would_be_dynamic(torch, values_by_name, frame):
+        raise NoTrace("its sizes or numbers have varied: torch would make them dynamic")
+    return values
+
+
+def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
+    """Raise NoTrace for a name whose meaning has changed, or for attributes that a module has got or lost."""
+    by_module: dict[str, list[list[str]]] = {}
+    for module, *row in trace.names:
+        by_module.setdefault(module, []).append(row)
+    for module, rows in by_module.items():
+        scope = getattr(facts.module_by_name(module), "__dict__", None) if module else frame.scope
+        if scope is None:
+            raise NoTrace(f"the module {module} is not imported yet")
+        current_rows = facts.names_of(objects, scope, [name for name, _ in rows])
+        for (name, stored), (_, current) in zip(rows, current_rows, strict=True):
+            if stored != current:
+                subject = f"the name {name}" + (f" of {module}" if module else "")
+                raise _Changed(subject, None, stored, current).reason()
+    attribute_names = names_from(trace.asked)
+    for module, names in trace.attributes:
+        scope_here: dict[str, Any] = getattr(facts.module_by_name(module), "__dict__", {})
+        had, has = names_from(names), facts.present_names(scope_here, attribute_names)
+        if added := sorted(has - had):
+            raise NoTrace(f"{added[0]} of the module {module} is new")
+        if removed := sorted(had - has):
+            raise NoTrace(f"{removed[0]} of the module {module} is gone")
+
+
+def _name_in_words(source: Any) -> str:
+    """Return a source as Python code for the user: `self.blocks[0]`, `the global K`."""
+    return str(source.name).replace("L['", "").replace("G['", "the global ").replace("']", "", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    subject: str
+    """Name of the value, for the user."""
+    value: Any
+    stored: str
+    current: str
+
+    def rank(self) -> tuple[bool, bool, int]:
+        """Return the rank of this fact as an explanation: a shown value, then a function, then a deep one."""
+        return self._is_plain(), isinstance(self.value, FunctionType), self.subject.count(".")
+
+    def reason(self) -> NoTrace:
+        is_cause = self._is_plain() or isinstance(self.value, FunctionType)
+        return NoTrace(self._description(), names_cause=is_cause)
+
+    def _description(self) -> str:
+        if self._is_plain():
+            old, new = (digest.partition(" ")[2] for digest in (self.stored, self.current))
+            return f"{self.subject}: {old} before, {new} now"
+        if "absent" in (self.stored, self.current):
+            return f"{self.subject} {'did not exist' if self.stored == 'absent' else 'existed'} before"
+        if isinstance(self.value, FunctionType):
+            code = self.value.__code__
+            return f"{self.value.__qualname__}(), {code.co_filename}:{code.co_firstlineno}, has changed"
+        if isinstance(self.value, BuiltinMethodType) and _is_tensor(self.value.__self__):
+            return f"{self.subject.rpartition('.')[0]} is {_OTHER_TENSOR}"
+        change = f"is {_OTHER_TENSOR}" if _is_tensor(self.value) else "has changed"
+        return f"{self.subject} {change}"
+
+    def _is_plain(self) -> bool:
+        return self.stored.startswith(_SHOWN_DIGESTS) and self.current.startswith(_SHOWN_DIGESTS)
+
+
+def _is_tensor(value: object) -> bool:
+    return type(value).__name__ in ("Parameter", "Tensor")
+
+
+def _globals_of_trace(read: ReadTrace, frame: Frame) -> dict[str, Any]:
+    """Return the function's globals with those that Dynamo's code adds."""
+    trace, names, scope = read.trace, read.names, dict(frame.scope)
+    for name, module in trace.imports.items():
+        scope[name] = sys.modules[module]
+    for name, kind, place in trace.installed:
+        if kind == "builtins":
+            scope[names[name]] = facts.builtins_of(scope)
+        elif kind == "module":
+            scope[names[name]] = sys.modules.get(place)
+        elif kind == "object":
+            scope[names[name]] = facts.object_at(*place.split(" ", 1))
+    return scope
+
+
+def _would_be_dynamic(torch: ModuleType, values: Mapping[str, Any], frame: Frame) -> bool:
+    """Return whether torch would now trace the function with dynamic sizes or numbers.
+
+    `values` maps torch's names of tensors and numbers to their values.
+    """
+    import torch._dynamo.pgo as pgo
+
+    profile = pgo.get_code_state().get(pgo.CodeId.make(frame.code, frame.closure))
+    if profile is None or not torch._dynamo.config.automatic_dynamic_shapes:
+        return False
+    for name, recorded in profile.automatic_dynamic.items():
+        if (entry := _entry(torch, name, values.get(name))) is None:
+            continue
+        both = copy.copy(recorded)
+        both |= entry
+        fields = (both.size, both.stride) if isinstance(entry.size, tuple) else ((both.scalar,),)
+        if any(field is pgo.auto_dynamic or pgo.auto_dynamic in field for field in fields):
+            return True
+    return False
+
+
+def note_sizes(torch: ModuleType, read: ReadTrace, values: Sequence[Any], frame: Frame) -> None:
+    """Record sizes and numbers in torch's profile, as tracing does, so that torch makes others dynamic."""
+    import torch._dynamo.pgo as pgo
+
+    tracer: Any = SimpleNamespace(f_code=frame.code, closure=frame.closure)
+    indices = {*read.trace.inputs, *(index for index, kind, *_ in read.trace.guards if kind in _VALUE_GUARDS)}
+    for index in sorted(indices):
+        name = read.sources[index].name
+        if (entry := _entry(torch, name, values[index])) is not None:
+            pgo.update_automatic_dynamic(tracer, name, entry)
+
+
+def _entry(torch: ModuleType, name: str, value: Any) -> Any:
+    """Return the entry that Dynamo would add to torch's profile for a tensor or a number; None for others."""
+    import torch._dynamo.pgo as pgo
+    import torch._dynamo.variables.builder as builder
+
+    if type(value) in _NUMBERS:
+        return pgo.FrameStateSizeEntry.make_scalar(value)
+    if type(value) is not torch.Tensor:
+        return None
+    # with this state, torch returns the entry and stores it nowhere
+    nowhere = SimpleNamespace(all_states=None, local_state=SimpleNamespace(automatic_dynamic={}))
+    return builder.record_automatic_dynamic(SimpleNamespace(distributed_state=nowhere), name, value)

@@ -124,7 +124,6 @@ def environment() -> tuple[Any, Any]:
 
 
 def constant_to(value: Any) -> list[Any]:
-    """Return a constant in generated code as a row; raise NoTrace for an unknown type."""
     import torch
 
     if type(value) is NestedCode:
@@ -241,7 +240,6 @@ class TorchObjects(Objects):
         return f"context variable {variable.name} {'unset' if current is self else self.digest(current)}"
 
     def _operator(self, operator: Any) -> str:
-        """Return the digest of an operator: its name, overloads, and attributes that torch did not set."""
         standard, overloads = _OF_OPERATORS, []
         if isinstance(operator, self._torch._ops.OpOverloadPacket):
             overloads = sorted(self._torch._C._jit_get_operation(operator._qualified_op_name)[1])
@@ -268,7 +266,6 @@ class TorchObjects(Objects):
 
 
 def is_config(kind: type) -> bool:
-    """Return whether a class is a configuration of transformers."""
     return any(
         vars(base).get("__module__") == module and base.__name__ == name
         for base in kind.__mro__
@@ -292,7 +289,6 @@ def registrations(torch: ModuleType, objects: Objects) -> str:
 
 
 def _functions(node: Any) -> tuple[Any, ...] | None:
-    """Return a pytree node's functions that flatten and unflatten an object; None for no node."""
     return None if node is None else tuple(getattr(call, "__func__", call) for call in tuple(node)[1:])
 
 
@@ -331,7 +327,6 @@ class SourceValues:
         self._known: dict[Any, Any] = {}
 
     def of(self, source: Any) -> Any:
-        """Return the value of a source, or ABSENT or RUNS, as `read` does."""
         if source not in self._known:
             base = getattr(source, "base", None)
             self._known[source] = self.read(expression_of(source), None if base is None else self.of(base))
@@ -424,7 +419,6 @@ def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete:
 
 
 def covers_value(fact: str) -> bool:
-    """Return whether a fact digests the value, and not only its class."""
     return not fact.startswith(_CLASS_ONLY)
 
 
@@ -443,7 +437,6 @@ def same_objects(values: Sequence[Any]) -> list[int]:
 
 
 def builtins_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the built-in names of code with these globals."""
     builtin_names: Any = scope["__builtins__"]
     return builtin_names if isinstance(builtin_names, dict) else builtin_names.__dict__
 
@@ -503,5 +496,4 @@ def object_at(module: str, name: str) -> Any:
 
 
 def is_users_code(code: types.CodeType) -> bool:
-    """Return whether code belongs neither to the standard library nor to an installed package."""
     return not is_installed(code.co_filename)

@@ -120,7 +120,6 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
 
 
 def _settings() -> Iterator[str]:
-    """Return the compiler's settings that are not defaults, and the environment variables that it reads."""
     for module in _CONFIGS:
         config: Any = sys.modules.get(module)
         if config is None:

@@ -37,12 +37,10 @@ from nbcache.torch_bridge.events import (
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.recording import count_and_record
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
-from nbcache.torch_bridge.traces.adoption import Adoption, adopt, load_graph
-from nbcache.torch_bridge.traces.fact_checks import check_facts
+from nbcache.torch_bridge.traces.adoption import Adoption, adopt, check_facts, load_graph
 from nbcache.torch_bridge.traces.facts import Frame, NoTrace
 from nbcache.torch_bridge.traces.frame_keys import key_of, options_of
-from nbcache.torch_bridge.traces.observations import Observations, observe
-from nbcache.torch_bridge.traces.recording import make_trace
+from nbcache.torch_bridge.traces.recording import Observations, make_trace, observe
 from nbcache.torch_bridge.traces.state_reads import ExecutedCode
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace, read_trace
 
@@ -138,8 +136,6 @@ class Traces:
         return "something has failed, as a notice says" if self._off else ""
 
     def trace_frames(self, convert_frame: ModuleType, context: Context, patches: Patches) -> None:
-        """Look for a trace before Dynamo traces, and record one afterwards."""
-
         def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             if not self._is_on():
@@ -186,8 +182,6 @@ class Traces:
         patches.hook(convert_frame, "compile_frame", compile_frame)
 
     def trace_graphs(self, output_graph: ModuleType, context: Context, patches: Patches) -> None:
-        """Note the graph of the frame that torch is compiling."""
-
         def call_user_compiler(original: Any, graph: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             call = self._call()
@@ -205,8 +199,6 @@ class Traces:
         patches.hook(output_graph.OutputGraph, "_call_user_compiler", call_user_compiler)
 
     def trace_keys(self, cache: ModuleType, context: Context, patches: Patches) -> None:
-        """Note AOTAutograd's key of the graph that torch is compiling."""
-
         def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             result = original(*args, **kwargs)
@@ -219,7 +211,7 @@ class Traces:
         patches.hook(cache, "autograd_cache_key", autograd_cache_key)
 
     def watch_tracing(self, convert_frame: ModuleType, context: Context, patches: Patches) -> None:
-        """Keep the patches for the hooks that record a tracing: see `observations.observe`."""
+        """Keep the patches for the hooks that record a tracing: see `recording.observe`."""
         self._watched = patches
 
     def build_guards(self, guards: ModuleType, context: Context, patches: Patches) -> None:
@@ -246,7 +238,6 @@ class Traces:
                 yield Slice("read a trace", partial(self._read, artifact))
 
     def _run_trial(self, trial: _Trial, run_sample: Callable[[], float | None]) -> None:
-        """Record or adopt the trace of the sample."""
         self._here.trial = trial
         try:
             if (result := run_sample()) is None:  # its artifacts are gone, or another thread compiles
@@ -317,7 +308,6 @@ class Traces:
         yield from ((artifact, False) for artifact in different[:1])
 
     def _is_known_without(self, call: _Compile) -> bool:
-        """Return whether the function is known to have no trace after the same program."""
         return not self._draws_audit() and bool(self._session.find(NO_TRACE, call.place))
 
     def _draws_audit(self) -> bool:
@@ -329,7 +319,6 @@ class Traces:
         return audit > 0 and self._draw < 1 / audit
 
     def _audits(self) -> bool:
-        """Return whether to audit the next trace that fits, rather than adopt it."""
         is_first, self._has_audited = not self._has_audited, True
         return self._session.settings.trace == "audit" or (self._draws_audit() and is_first)
 
@@ -502,7 +491,6 @@ def _check_trial(torch: ModuleType, adoption: Adoption, frame: Frame) -> None:
 
 
 def _graph_break(session: Session, trace: Trace, code: CodeType) -> str | None:
-    """Return the reason and the line of the graph break at the end of an adopted function."""
     if not trace.break_reason or not trace.break_line:
         return trace.break_reason or None
     line = code.co_firstlineno + trace.break_line - 1
@@ -510,7 +498,6 @@ def _graph_break(session: Session, trace: Trace, code: CodeType) -> str | None:
 
 
 def _break_fields(reason: Any, code: CodeType) -> dict[str, Any]:
-    """Return a trace's fields for the graph break at the end of this code."""
     if reason is None:
         return {}
     fields: dict[str, Any] = {"break_reason": words_of_break(reason.reason)}
@@ -577,7 +564,6 @@ def difference(stored: Trace, traced: Trace) -> str:
 
 
 def is_alike(stored: Trace, traced: Trace) -> bool:
-    """Return whether two traces of a function are equivalent and have the same facts."""
     facts = [(trace.facts, trace.names, trace.asked, trace.attributes) for trace in (stored, traced)]
     return facts[0] == facts[1] and not difference(stored, traced)
 

@@ -1,71 +1,72 @@
-"""Make a trace of what Dynamo has just traced: generated code, guards, and the facts on which they depend."""
+"""Observe a tracing, and make a trace of it: generated code, guards, and the facts on which they depend.
+
+`observe` records Dynamo's variable trackers, the objects behind them, and the code that Python runs.
+"""
 
 from __future__ import annotations
 
 import dis
+import enum
 import inspect
 import operator
 import os
 import re
 import sys
+import threading
 import types
 from abc import ABC
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from enum import Enum
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from functools import partial
 from itertools import chain, pairwise
 from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 from nbcache.artifacts.traces import RESUME_KINDS, Trace, names_to, value_to
-from nbcache.core.fingerprints.code import LOADS_GLOBAL, lines_digest, steps_of
+from nbcache.core.fingerprints.code import LOADS_GLOBAL, code_tree, lines_digest, steps_of
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import HEAP_TYPE, Objects, is_plain, protocol_attributes
-from nbcache.torch_bridge.traces import state_reads
-from nbcache.torch_bridge.traces.facts import (
-    ABSENT,
-    ANNOTATIONS,
-    COUNTERS,
-    IDENTITY,
-    LINES,
-    REGISTRATIONS,
-    RUNS,
-    TENSOR_MARKS,
-    Frame,
-    NoTrace,
-    SourceValues,
-    TorchObjects,
-    builtins_of,
-    fact_of,
-    is_config,
-    is_users_code,
-    module_name,
-    names_of,
-    object_at,
-    place_of,
-    present_names,
-    registrations,
-    same_objects,
-    scope_name,
-    value_types,
-)
-from nbcache.torch_bridge.traces.observations import Observations
-from nbcache.torch_bridge.traces.state_reads import check_executed_code
+from nbcache.torch_bridge.patches import Patches
+from nbcache.torch_bridge.traces import facts, state_reads
+from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, Frame, NoTrace
+from nbcache.torch_bridge.traces.state_reads import TORCH_PACKAGES, ExecutedCode
 from nbcache.torch_bridge.traces.trace_rows import (
     GLOBAL_STATE,
     Sources,
     code_row,
-    code_tree,
     guard_row,
     installed_globals,
     is_storable,
     without_skips,
 )
 
+_LAZY = frozenset({"LazyConstantVariable", "LazyVariableTracker"})
+"""Trackers whose value Dynamo may not have looked at: it replaces them as soon as it does."""
+_GLOBALS = vars(types.FunctionType)["__globals__"]
+"""Descriptor of a function's globals. Dynamo gives it their source; another tracker represents them."""
+_OF_DYNAMO = ("torch._dynamo", "torch._guards", "torch.fx", "traceback")
+"""Prefixes of the modules of classes that Dynamo uses internally."""
+_ITERATED: Any = ([], (), {}, {}.values(), {}.items(), OrderedDict(), set(), "", b"", range(0))
+_ITERATORS: tuple[type, ...] = (
+    *(types.FrameType, types.TracebackType, types.GeneratorType, enumerate, map, reversed, zip),
+    *(type(iter(iterable)) for iterable in _ITERATED),
+    type(reversed([])),
+)
+"""Types of objects that only iterate over, or point into, another object."""
+_CODEC = "it names a codec, which other code may have registered"
+_SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
+"""Types whose equal values are one object."""
+_EQUAL_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
+"""Types whose equal values may be one object or two."""
+_CONTAINERS = (OrderedDict, dict, frozenset, list, set, tuple)
+_MAX_DEPTH = 3
+"""Depth of nesting from which a container is an object like any other."""
 _UNCOVERED = frozenset(
     {
         *("__annotations__", "__doc__", "__file__", "__firstlineno__", "__hash__", "__static_attributes__"),
         *("__subclasses__", "__type_params__", "_abc_impl", "co_filename", "co_firstlineno", "co_lines"),
-        *("_torchdynamo_wrapper_id", "f_back", *TENSOR_MARKS),
+        *("_torchdynamo_wrapper_id", "f_back", *facts.TENSOR_MARKS),
         *("__traceback__", "co_positions", "exc_info", "f_code", "f_globals", "f_lineno", "f_locals"),
         *("get_annotations", "get_type_hints", "getsource", "tb_frame", "tb_lasti", "tb_lineno", "tb_next"),
     }
@@ -75,6 +76,280 @@ _FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
 """A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
 """Sources of values that the traced code creates."""
+
+
+class Observations:
+    """Variable trackers, objects and code that Dynamo used in one tracing."""
+
+    def __init__(self) -> None:
+        self.trackers: list[Any] = []
+        """Variable trackers in the order in which Dynamo made them, including those of failed attempts."""
+        self.hashed: set[int] = set()
+        """Ids of lazy trackers whose value Dynamo read without replacing them: keys of dictionaries."""
+        self.sourceless: list[Any] = []
+        """Objects to which Dynamo could assign no source."""
+        self.doubts: set[str] = set()
+        """Reasons why the function has no trace, as clauses."""
+        self.imported: set[str] = set()
+        """Names of the modules that tracing imported."""
+        self.executed: list[types.CodeType] = []
+        """Code objects that Python ran, and Dynamo didn't trace."""
+        self.fault: Exception | None = None
+        """An exception in nbcache's own hooks, after which observations are incomplete."""
+        self.codes: dict[tuple[int, int], tuple[types.CodeType, dict[str, Any]]] = {}
+        """Ids of code and globals → code that Dynamo traced, and its globals."""
+
+    def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        self.codes.setdefault((id(code), id(scope)), (code, scope))
+
+    def note_comparison(self, left: type | None, right: type | None) -> None:
+        """Note an `is` between objects of these types; None is an unknown type.
+
+        Python is free to make one object or two of equal values.
+        """
+        is_value = left is None or right is None or (left is right and left in _EQUAL_VALUES)
+        if is_value and not {left, right} & _SINGLETONS:
+            self.doubts.add("it compares numbers, texts or tuples with `is`")
+
+    def note_equation(self, left: type | None, right: type | None) -> None:
+        """Note an `==` between objects of these types."""
+        if types.CellType in (left, right):
+            self.doubts.add("it compares cells of closures")
+
+    def note_printing(self, tracker: Any) -> None:
+        """Note that code makes a text of an object. Unless its class has a `__str__`, Python prints it."""
+        from torch._dynamo.variables import UserDefinedObjectVariable
+
+        tracker = tracker.unwrap()
+        kind: Any = type(tracker.value) if isinstance(tracker, UserDefinedObjectVariable) else None
+        if kind is not None and kind.__str__ is object.__str__:
+            self.doubts.add(f"it prints a {kind.__qualname__} with everything below it")
+
+    def sources(self, *, lazy: bool) -> Iterator[Any]:
+        """Return the sources of trackers, some of them repeatedly.
+
+        With `lazy`, return the sources of values of which Dynamo may know only the type.
+        """
+        for tracker, fields in self._fields():
+            reads_globals = fields.get("descriptor") is _GLOBALS
+            is_lazy = (type(tracker).__name__ in _LAZY or reads_globals) and id(tracker) not in self.hashed
+            if is_lazy is lazy and fields.get("source") is not None:
+                yield without_skips(fields["source"])
+
+    def unguarded_sources(self) -> set[Any]:
+        """Return sources that Dynamo does not guard: globals that code of the standard library reads."""
+        sources = [source for _, fields in self._fields() if (source := fields.get("source")) is not None]
+        return {full for source in sources if (full := without_skips(source)) is not source}
+
+    def _fields(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+        """Return the trackers with their attributes, without calling code of the trackers."""
+        for tracker in self.trackers:
+            yield tracker, object.__getattribute__(tracker, "__dict__")
+
+    def modules_without_source(self) -> Iterator[types.ModuleType]:
+        """Return the modules to which Dynamo could assign no source."""
+        for tracker, fields in self._fields():
+            if type(tracker).__name__ == "PythonModuleVariable" and fields.get("source") is None:
+                yield fields["value"]
+
+    def texts(self) -> Iterator[str]:
+        """Return the texts in trackers: each of them may have been the name of an attribute."""
+        for _, fields in self._fields():
+            if issubclass(type(value := fields.get("value")), str):
+                yield str.__str__(value)
+
+    def objects(self) -> Iterator[tuple[Any, str]]:
+        """Return the objects in trackers, each with the name of its tracker's class."""
+        for value in self.sourceless:
+            if not issubclass(type(value), _CONTAINERS) or not _is_internal(value):
+                yield from ((item, "SourcelessBuilder") for item in _objects_in(value, _MAX_DEPTH))
+        for tracker, fields in self._fields():
+            kind = type(tracker).__name__
+            if kind in _LAZY:
+                continue
+            is_created = "New" in type(fields.get("mutation_type")).__name__  # created by the traced code
+            for name, value in fields.items():
+                if name in ("f_globals", "source") or (is_created and name == "value"):
+                    continue
+                yield from ((item, kind) for item in _objects_in(value))
+
+
+def _objects_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Return the objects of the process in a value: not Dynamo's own objects, nor constants."""
+    kind = type(value)
+    if is_plain(value) or issubclass(kind, _ITERATORS) or _is_internal_type(kind):
+        return
+    if kind.__name__ in ("ImplicitRealizingVariableTrackerMeta", "VariableTrackerMeta"):
+        return
+    if kind in _CONTAINERS and depth < _MAX_DEPTH:
+        if kind is dict and _is_scope(value):
+            return
+        for item in (*value.keys(), *value.values()) if issubclass(kind, dict) else value:
+            yield from _objects_in(item, depth + 1)
+        return
+    yield value
+
+
+def _is_internal(container: Any) -> bool:
+    items = container.values() if isinstance(container, dict) else container
+    return all(_is_internal_type(type(item)) for item in items)
+
+
+def _is_internal_type(kind: type) -> bool:
+    return str(vars(kind).get("__module__", kind.__module__)).startswith(_OF_DYNAMO)
+
+
+def _type_of(tracker: Any) -> type | None:
+    try:
+        kind: type = tracker.unwrap().python_type()
+    except Exception:  # Dynamo does not know it, or not yet
+        return None
+    return kind
+
+
+def _is_scope(value: dict[Any, Any]) -> bool:
+    """Return whether this is the globals of a module, in which each name that code reads has a tracker."""
+    name = value.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return module is not None and module.__dict__ is value
+
+
+def _flag_sizes() -> dict[type, int]:
+    """Return the number of members of each of the user's flags: `A | B` creates one that stays."""
+    libraries = {*TORCH_PACKAGES, *sys.stdlib_module_names}
+    return {
+        cls: len(vars(cls).get("_value2member_map_", ()))
+        for cls in state_reads.subclasses_of(enum.Flag)
+        if cls.__module__.partition(".")[0] not in libraries
+    }
+
+
+@contextmanager
+def observe(observations: Observations, executed: ExecutedCode, patches: Patches) -> Iterator[None]:
+    """Record what Dynamo does on this thread, and the code that Python executes.
+
+    Dynamo traces on one thread at a time. Hooks belong to `patches`, and are removed afterwards.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase, compare_op_handlers
+    from torch._dynamo.variables import user_defined
+    from torch._dynamo.variables.base import VariableTrackerMeta
+    from torch._dynamo.variables.builder import SourcelessBuilder
+    from torch._dynamo.variables.builtin import BuiltinVariable
+    from torch._dynamo.variables.constant import ConstantVariable
+    from torch._dynamo.variables.lazy import LazyVariableTracker
+
+    modules, members, thread = {*sys.modules}, _flag_sizes(), threading.get_ident()
+
+    def is_here() -> bool:
+        return threading.get_ident() == thread
+
+    def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        executed.end()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            executed.begin()
+
+    def is_forbidden(original: Any, context: Any) -> Any:
+        __tracebackhide__ = True
+        modules_before = {*sys.modules}
+        executed.end()
+        try:
+            return original(context)  # it imports pytest, if that is installed
+        finally:
+            executed.begin()
+            modules.update(sys.modules.keys() - modules_before)
+
+    def make_tracker(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        tracker = original(cls, *args, **kwargs)
+        if is_here():
+            observations.trackers.append(tracker)
+        return tracker
+
+    def trace_code(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if is_here():
+            observations.note_code(kwargs["f_code"], kwargs["f_globals"])
+        return original(self, *args, **kwargs)
+
+    def make_sourceless(original: Any, tx: Any, value: Any) -> Any:
+        __tracebackhide__ = True
+        if is_here():
+            observations.sourceless.append(value)
+        return original(tx, value)
+
+    def observing(note: Callable[[type | None, type | None], None]) -> Callable[..., Any]:
+        def operate(original: Any, tx: Any, operands: Any, *more: Any) -> Any:
+            __tracebackhide__ = True
+            result = original(tx, operands, *more)
+            if is_here():
+                note(*map(_type_of, operands))
+            return result
+
+        return operate
+
+    def original_value(original: Any, self: Any) -> Any:
+        __tracebackhide__ = True
+        if is_here():
+            observations.hashed.add(id(self))
+        return original(self)
+
+    def call_method(original: Any, self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if name in ("decode", "encode") and (any(args) or kwargs) and is_here():
+            observations.doubts.add(_CODEC)
+        return original(self, tx, name, *args, **kwargs)
+
+    def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if self.fn in (str, bytes) and len(args) + len(kwargs) > 1 and is_here():
+            observations.doubts.add(_CODEC)
+        result = original(self, tx, args, kwargs)
+        if self.fn is str and is_here():  # after the call, Dynamo knows the arguments
+            for argument in args:
+                observations.note_printing(argument)
+        return result
+
+    def note_fault(error: Exception) -> None:
+        observations.fault = error
+
+    operators = {
+        **dict.fromkeys(("is", "is not"), observations.note_comparison),
+        **dict.fromkeys(("==", "!="), observations.note_equation),
+    }
+    comparing = {name: compare_op_handlers[name] for name in operators}
+    hooks = (
+        (BuiltinVariable, "call_function", call_builtin),
+        (ConstantVariable, "call_method", call_method),
+        (LazyVariableTracker, "original_value", original_value),
+        (OutputGraph, "call_user_compiler", compile),
+        (SourcelessBuilder, "create", make_sourceless),
+        (VariableTrackerMeta, "__call__", make_tracker),
+        (user_defined, "is_forbidden_context_manager", is_forbidden),
+        (InstructionTranslatorBase, "__init__", trace_code),
+    )
+    installed = patches.within(note_fault)
+    executed.begin()
+    try:
+        for owner, name, stand_in in hooks:
+            installed.hook(owner, name, stand_in)
+        installed.undo(partial(compare_op_handlers.update, comparing))
+        for name, note in operators.items():
+            compare_op_handlers[name] = installed.wrapped(comparing[name], observing(note))
+        yield
+    finally:
+        installed.restore()
+        executed.end()
+        observations.executed += executed.codes()
+        if _flag_sizes() != members:
+            observations.doubts.add("tracing it created a member of a flag")
+        observations.imported = {*sys.modules} - modules
+
+
+# --- making a trace --------------------------------------------------------------------------------
 
 
 def make_trace(
@@ -110,7 +385,7 @@ def make_trace(
     ]
     input_indices = [sources.index(source) for source in inputs]
     full_count = len(sources.rows)
-    source_values = SourceValues(frame.values, frame.scope, guards_module._get_closure_vars())
+    source_values = facts.SourceValues(frame.values, frame.scope, guards_module._get_closure_vars())
     for source in observations.sources(lazy=True):
         is_ephemeral = type(source).__name__ in _EPHEMERAL
         if is_ephemeral or state_reads.reads_environment(source_values.of, source):
@@ -123,7 +398,7 @@ def make_trace(
         raise NoTrace("torch guards a value that your code returns")
     observed = [*observations.objects()]
     all_objects = [*values, *(value for value, _ in observed)]
-    for code, scope in check_executed_code(observations.executed, all_objects):
+    for code, scope in state_reads.check_executed_code(observations.executed, all_objects):
         observations.note_code(code, scope)
     if imported := observations.imported & {
         str(step.value)
@@ -134,49 +409,49 @@ def make_trace(
     }:
         raise NoTrace(f"tracing it has imported {', '.join(sorted(imported))}")
     annotations = _check_code(observations)
-    objects, unguarded = TorchObjects(torch, annotations=annotations), observations.unguarded_sources()
+    objects, unguarded = facts.TorchObjects(torch, annotations=annotations), observations.unguarded_sources()
     inlined = {id(code) for code, _ in observations.codes.values()}
     inlined |= {id(function) for function in _uses_of_unwrap(observations, sources, values)}
-    facts: list[list[Any]] = [[ANNOTATIONS, "count"]] if annotations else []
+    fact_rows: list[list[Any]] = [[facts.ANNOTATIONS, "count"]] if annotations else []
     if any(value is operator.is_ or value is operator.is_not for value in values):
         raise NoTrace("it calls operator.is_ or operator.is_not")
     _check_bases(sources, values)
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
             continue
-        is_complete = index < full_count or is_config(type(value))
-        facts.append([index, fact_of(objects, value, frame.scope, complete=is_complete)])
-        if index < full_count and value is not builtins_of(frame.scope):
+        is_complete = index < full_count or facts.is_config(type(value))
+        fact_rows.append([index, facts.fact_of(objects, value, frame.scope, complete=is_complete)])
+        if index < full_count and value is not facts.builtins_of(frame.scope):
             state_reads.check_environment(sources.all[index], value)
             _check_value(objects, value, inlined, in_order=sources.all[index] not in unguarded)
     attribute_names = _attribute_names(observations, [*objects.classes(), *all_objects])
     places = _places_of_objects(torch, objects, observed, values, inlined)
     for module, name in chain(places, _places_in_modules(observations, attribute_names)):
-        facts.append([f"{module} {name}", objects.digest(object_at(module, name))])
+        fact_rows.append([f"{module} {name}", objects.digest(facts.object_at(module, name))])
     reads = (state_reads.environment_variables(code, scope) for code, scope in observations.codes.values())
     for name in sorted(set().union(*reads)):
-        facts.append([f"${name}", objects.digest(os.environ.get(name))])
+        fact_rows.append([f"${name}", objects.digest(os.environ.get(name))])
     installed = [*installed_globals(graph, graphs, frame)]
-    installed_names, builtin_names = {name for name, _, _ in installed}, builtins_of(frame.scope)
+    installed_names, builtin_names = {name for name, _, _ in installed}, facts.builtins_of(frame.scope)
     for (kind, _, fields), value in zip(sources.rows, values, strict=True):
         name = fields.get("global_name")
         if kind == "GlobalSource" and value is builtin_names and name not in installed_names:
             installed.append([name, "builtins", ""])  # an earlier attempt to trace has set it
     for place in {place: None for _, kind, place in installed if kind == "object"}:
-        if all(place != fact_key for fact_key, _ in facts):
-            facts.append([place, objects.digest(object_at(*place.split(" ", 1)))])
+        if all(place != fact_key for fact_key, _ in fact_rows):
+            fact_rows.append([place, objects.digest(facts.object_at(*place.split(" ", 1)))])
     if any(kind in RESUME_KINDS for _, kind, _ in installed):
-        facts.append([LINES, lines_digest(frame.code)])
+        fact_rows.append([facts.LINES, lines_digest(frame.code)])
     state_reads.check_classes(objects.classes())
-    facts.append([IDENTITY, objects.identity])
-    facts.append([REGISTRATIONS, registrations(torch, objects)])
+    fact_rows.append([facts.IDENTITY, objects.identity])
+    fact_rows.append([facts.REGISTRATIONS, facts.registrations(torch, objects)])
     return Trace(
         key=key,
         function=frame.code.co_qualname,
         code=code_row(output.bytecode, frame.code),
         sources=sources.rows,
-        same=same_objects(values),
-        facts=facts,
+        same=facts.same_objects(values),
+        facts=fact_rows,
         names=[*_name_rows(objects, frame, observations)],
         asked=names_to(attribute_names),
         attributes=[*_module_rows(all_objects, attribute_names)],
@@ -218,7 +493,7 @@ def _check_code(observations: Observations) -> bool:
     texts = {*observations.texts()}
     if any(map(_FORMATS.search, texts)):
         raise NoTrace("it formats attributes of an argument with str.format")
-    if COUNTERS & texts:
+    if facts.COUNTERS & texts:
         raise NoTrace("it reads the number of hooks")
     if any(" at 0x" in text for text in texts):
         raise NoTrace("it reads the address of an object")
@@ -226,7 +501,7 @@ def _check_code(observations: Observations) -> bool:
         raise NoTrace("it prints a module with its file")
     for code, _ in observations.codes.values():
         for part in code_tree(code):
-            if COUNTERS & {*part.co_names}:
+            if facts.COUNTERS & {*part.co_names}:
                 raise NoTrace(f"{code.co_qualname}() reads the number of hooks")
             mentioned = {*part.co_names, *(text for text in part.co_consts if isinstance(text, str))}
             read = _UNCOVERED & mentioned
@@ -236,7 +511,7 @@ def _check_code(observations: Observations) -> bool:
                 raise NoTrace(f"{code.co_qualname}() reads {', '.join(sorted(read))}")
             if _iterates_over_set(part):
                 raise NoTrace(f"{code.co_qualname}() may depend on the order of a set, which varies")
-            if not is_users_code(code):
+            if not facts.is_users_code(code):
                 texts -= mentioned
     if named := _UNCOVERED & texts - {"__traceback__"}:  # Dynamo itself uses this name when it raises
         raise NoTrace(f"it reads {', '.join(sorted(named))} by name")
@@ -307,7 +582,7 @@ def _places_of_objects(
     """Return the places (module, name) of the functions and classes that Dynamo used without a source."""
     visited: set[int] = set()
     reached = {*map(id, values)}
-    kinds = (*value_types(torch), *DESCRIPTORS)
+    kinds = (*facts.value_types(torch), *DESCRIPTORS)
     for value, kind in observed:
         if id(value) in visited:
             continue
@@ -322,12 +597,16 @@ def _places_of_objects(
             if id(value) not in reached and value.__name__.partition(".")[0] != "torch":
                 raise NoTrace(f"it uses the module {value.__name__} without a name for it")
             continue
-        if isinstance(value, Enum) and not objects.covers(value) and (place := place_of(type(value))):
+        if (
+            isinstance(value, enum.Enum)
+            and not objects.covers(value)
+            and (place := facts.place_of(type(value)))
+        ):
             yield place  # the class holds it
         if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
             state_reads.check_call(value, inlined)
         elif isinstance(value, (types.FunctionType, type)):
-            place = place_of(value) or _place_in_dynamo(value)
+            place = facts.place_of(value) or _place_in_dynamo(value)
             if place is None:
                 raise NoTrace(f"{value.__qualname__} has no name under which another kernel can find it")
             state_reads.check_call(value, inlined)
@@ -356,7 +635,7 @@ def _module_of(scope: dict[str, Any], frame: Frame) -> str:
     """Return the name of the module with these globals; empty for the traced function's module."""
     if scope is frame.scope:
         return ""
-    if name := scope_name(scope):
+    if name := facts.scope_name(scope):
         return name
     for imported_name, module in [*sys.modules.items()]:
         if getattr(module, "__dict__", None) is scope:
@@ -373,7 +652,7 @@ def _name_rows(objects: Objects, frame: Frame, observations: Observations) -> It
             names = {str(step.value) for step in steps_of(part) if step.operation in LOADS_GLOBAL}
             read.setdefault(module, (scope, set()))[1].update(names)
     for module, (scope, names_read) in sorted(read.items(), key=lambda item: item[0]):
-        yield from ([module, *row] for row in names_of(objects, scope, sorted(names_read)))
+        yield from ([module, *row] for row in facts.names_of(objects, scope, sorted(names_read)))
 
 
 def _attribute_names(observations: Observations, values: Iterable[Any]) -> set[str]:
@@ -394,7 +673,7 @@ def _attribute_names(observations: Observations, values: Iterable[Any]) -> set[s
 
 def _places_in_modules(observations: Observations, names: Set[str]) -> Iterator[tuple[str, str]]:
     """Return the places (module, name) that code may have read in modules without a source."""
-    modules = {module_name(module): module for module in observations.modules_without_source()}
+    modules = {facts.module_name(module): module for module in observations.modules_without_source()}
     if "" in modules:
         raise NoTrace(f"another kernel cannot find the module {modules[''].__name__} by a name")
     for name, module in sorted(modules.items()):
@@ -405,8 +684,8 @@ def _module_rows(values: Sequence[Any], names: Set[str]) -> Iterator[list[str]]:
     """Return a row [module, names] for each module among values: those names that it has."""
     modules = {id(value): value for value in values if isinstance(value, ModuleType)}
     for module in sorted(modules.values(), key=lambda item: item.__name__):
-        name = module_name(module)
+        name = facts.module_name(module)
         if not name:
             raise NoTrace(f"another kernel cannot find the module {module.__name__} by a name")
         state_reads.check_module(module)
-        yield [name, names_to(present_names(module.__dict__, names))]
+        yield [name, names_to(facts.present_names(module.__dict__, names))]

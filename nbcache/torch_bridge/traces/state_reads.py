@@ -106,7 +106,6 @@ def check_classes(classes: Iterable[type]) -> None:
 
 
 def _is_users_function(value: Any) -> bool:
-    """Return whether a function, or the one in a method object, is the user's code."""
     code = getattr(getattr(value, "__func__", value), "__code__", None)
     return code is not None and is_users_code(code)
 
@@ -120,7 +119,6 @@ def _has_untraced_getter(attribute: Any) -> bool:
 
 
 def _is_users_class(cls: type) -> bool:
-    """Return whether the user's modules or cells define this class."""
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None) or getattr(module, "__spec__", None)
     return file is None or (isinstance(file, str) and not is_installed(file))
@@ -285,7 +283,6 @@ class ExecutedCode:
         log.deliver()
 
     def codes(self) -> Iterator[types.CodeType]:
-        """Return the code objects that ran, each once."""
         if self._profile is None:
             return iter(self._codes.values())
         entries = self._profile.getstats()
@@ -333,7 +330,6 @@ def check_executed_code(
 
 
 def _owner(code: types.CodeType, module: str) -> type | None:
-    """Return the class that defines this method; None for a function, or if there is no such class."""
     try:
         owner = object_at(module, code.co_qualname.rpartition(".")[0])
     except NoTrace:
@@ -374,7 +370,6 @@ def _reads_objects(code: types.CodeType) -> bool:
 
 
 def subclasses_of(cls: type) -> set[type]:
-    """Return all direct and indirect subclasses of a class."""
     classes, subclasses = [cls], set[type]()
     while classes:
         added: set[type] = {*type.__subclasses__(classes.pop())} - subclasses
@@ -400,7 +395,6 @@ def _dataclass_methods() -> Iterator[types.CodeType]:
 
 
 def _namedtuple_constructors() -> Iterator[types.CodeType]:
-    """Return the constructors that `namedtuple` generated."""
     for cls in tuple.__subclasses__():
         new = getattr(vars(cls).get("__new__"), "__func__", None)
         scope_name = isinstance(new, types.FunctionType) and str(new.__globals__.get("__name__"))

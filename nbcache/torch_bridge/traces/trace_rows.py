@@ -16,7 +16,7 @@ from typing import Any
 
 from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, code_to, from_bytes, value_from, value_to
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.fingerprints.code import steps_of
+from nbcache.core.fingerprints.code import code_tree, steps_of
 from nbcache.torch_bridge.traces.facts import (
     Frame,
     NestedCode,
@@ -59,7 +59,6 @@ _GUARDS = frozenset(
 
 
 def is_storable(source: Any) -> bool:
-    """Return whether a trace can store a source and all its bases."""
     return type(_root_of(source)).__name__ in _ROOTS
 
 
@@ -168,7 +167,6 @@ def _argument_from_row(row: Any, sources: Sequence[Any], weak: Any = None) -> An
 
 
 def guard_row(guard: Any, sources: Sources) -> list[Any]:
-    """Return a guard as a row of source, kind and arguments; raise NoTrace for an unknown kind."""
     kind = guard.create_fn_name()
     if kind not in _GUARDS:
         raise NoTrace(f"nbcache does not know the guard {kind}")
@@ -221,7 +219,6 @@ class ReadTrace:
         """Guards; None for guards with a weak reference to a value."""
 
     def guards(self, values: Mapping[Any, Any]) -> Iterator[Any]:
-        """Return the guards; `values` are the values of the sources."""
         import torch._dynamo.guards as guards
 
         def weak(source: Any) -> Any:
@@ -232,7 +229,6 @@ class ReadTrace:
 
 
 def read_trace(content: bytes) -> ReadTrace:
-    """Return the trace in these bytes; raise CorruptEntry, UnsupportedVersion or NoTrace."""
     return ReadTrace(from_bytes(content))
 
 
@@ -290,14 +286,6 @@ def restored_code(code: CodeType, original: CodeType) -> CodeType:
         co_filename=original.co_filename,
         co_firstlineno=original.co_firstlineno,
     )
-
-
-def code_tree(code: CodeType) -> Iterator[CodeType]:
-    """Return a code object and all code objects that are nested in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from code_tree(constant)
 
 
 def _nested_code(code: CodeType) -> Sequence[CodeType]:
