@@ -102,28 +102,37 @@ class Observations:
     def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         self.codes.setdefault((id(code), id(scope)), (code, scope))
 
-    def note_comparison(self, left: type | None, right: type | None) -> None:
-        """Note an `is` between objects of these types; None is an unknown type.
+    def note_translator(self, translator: Any, *args: Any, **kwargs: Any) -> None:
+        self.note_code(kwargs["f_code"], kwargs["f_globals"])
 
-        Python is free to make one object or two of equal values.
-        """
+    def note_tracker(self, tracker: Any, *arguments: Any, **kwargs: Any) -> None:
+        self.trackers.append(tracker)
+
+    def note_hash(self, tracker: Any) -> None:
+        self.hashed.add(id(tracker))
+
+    def note_comparison(self, result: Any, tx: Any, operands: Any, *more: Any) -> None:
+        """Note an `is`: Python is free to make one object or two of equal values."""
+        left, right = map(_type_of, operands)
         is_value = left is None or right is None or (left is right and left in _EQUAL_VALUES)
         if is_value and not {left, right} & _SINGLETONS:
             self.doubts.add("it compares numbers, texts or tuples with `is`")
 
-    def note_equation(self, left: type | None, right: type | None) -> None:
-        """Note an `==` between objects of these types."""
-        if types.CellType in (left, right):
+    def note_equation(self, result: Any, tx: Any, operands: Any, *more: Any) -> None:
+        if types.CellType in map(_type_of, operands):
             self.doubts.add("it compares cells of closures")
 
-    def note_printing(self, tracker: Any) -> None:
-        """Note that code makes a text of an object. Unless its class has a `__str__`, Python prints it."""
+    def note_printing(self, result: Any, builtin: Any, tx: Any, args: Any, kwargs: Any) -> None:
+        """Note a call of `str`. Python prints an object whose class has no `__str__` by itself.
+
+        Dynamo knows the arguments only after the call.
+        """
         from torch._dynamo.variables import UserDefinedObjectVariable
 
-        tracker = tracker.unwrap()
-        kind: Any = type(tracker.value) if isinstance(tracker, UserDefinedObjectVariable) else None
-        if kind is not None and kind.__str__ is object.__str__:
-            self.doubts.add(f"it prints a {kind.__qualname__} with everything below it")
+        for tracker in (argument.unwrap() for argument in args if builtin.fn is str):
+            kind: Any = type(tracker.value) if isinstance(tracker, UserDefinedObjectVariable) else None
+            if kind is not None and kind.__str__ is object.__str__:
+                self.doubts.add(f"it prints a {kind.__qualname__} with everything below it")
 
     def sources(self, *, lazy: bool) -> Iterator[Any]:
         """Return the sources of trackers, some of them repeatedly.
@@ -161,7 +170,10 @@ class Observations:
     def objects(self) -> Iterator[tuple[Any, str]]:
         """Return the objects in trackers, each with the name of its tracker's class."""
         for value in self.sourceless:
-            if not issubclass(type(value), _CONTAINERS) or not _is_internal(value):
+            kind: Any = type(value)
+            is_container = issubclass(kind, _CONTAINERS)
+            items = dict.values(value) if issubclass(kind, dict) else value
+            if not (is_container and all(_is_internal_type(type(item)) for item in items)):
                 yield from ((item, "SourcelessBuilder") for item in _objects_in(value, _MAX_DEPTH))
         for tracker, fields in self._fields():
             kind = type(tracker).__name__
@@ -188,11 +200,6 @@ def _objects_in(value: Any, depth: int = 0) -> Iterator[Any]:
             yield from _objects_in(item, depth + 1)
         return
     yield value
-
-
-def _is_internal(container: Any) -> bool:
-    items = container.values() if isinstance(container, dict) else container
-    return all(_is_internal_type(type(item)) for item in items)
 
 
 def _is_internal_type(kind: type) -> bool:
@@ -241,8 +248,20 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
 
     modules, members, thread = {*sys.modules}, _flag_sizes(), threading.get_ident()
 
-    def is_here() -> bool:
-        return threading.get_ident() == thread
+    def noting(note: Callable[..., object], *, after: bool = False) -> Callable[..., Any]:
+        """Return a hook that calls `note` with the arguments of a call; `after` it, with its result first."""
+
+        def stand_in(original: Any, *args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            is_here = threading.get_ident() == thread
+            if is_here and not after:
+                note(*args, **kwargs)
+            result = original(*args, **kwargs)
+            if is_here and after:
+                note(result, *args, **kwargs)
+            return result
+
+        return stand_in
 
     def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
@@ -262,56 +281,13 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
             executed.begin()
             modules.update(sys.modules.keys() - modules_before)
 
-    def make_tracker(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        tracker = original(cls, *args, **kwargs)
-        if is_here():
-            observations.trackers.append(tracker)
-        return tracker
-
-    def trace_code(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        if is_here():
-            observations.note_code(kwargs["f_code"], kwargs["f_globals"])
-        return original(self, *args, **kwargs)
-
-    def make_sourceless(original: Any, tx: Any, value: Any) -> Any:
-        __tracebackhide__ = True
-        if is_here():
-            observations.sourceless.append(value)
-        return original(tx, value)
-
-    def observing(note: Callable[[type | None, type | None], None]) -> Callable[..., Any]:
-        def operate(original: Any, tx: Any, operands: Any, *more: Any) -> Any:
-            __tracebackhide__ = True
-            result = original(tx, operands, *more)
-            if is_here():
-                note(*map(_type_of, operands))
-            return result
-
-        return operate
-
-    def original_value(original: Any, self: Any) -> Any:
-        __tracebackhide__ = True
-        if is_here():
-            observations.hashed.add(id(self))
-        return original(self)
-
-    def call_method(original: Any, self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        if name in ("decode", "encode") and (any(args) or kwargs) and is_here():
+    def note_codec(builtin: Any, tx: Any, args: Any, kwargs: Any) -> None:
+        if builtin.fn in (str, bytes) and len(args) + len(kwargs) > 1:
             observations.doubts.add(_CODEC)
-        return original(self, tx, name, *args, **kwargs)
 
-    def call_builtin(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        if self.fn in (str, bytes) and len(args) + len(kwargs) > 1 and is_here():
+    def note_codec_of_method(tracker: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> None:
+        if name in ("decode", "encode") and (any(args) or kwargs):
             observations.doubts.add(_CODEC)
-        result = original(self, tx, args, kwargs)
-        if self.fn is str and is_here():  # after the call, Dynamo knows the arguments
-            for argument in args:
-                observations.note_printing(argument)
-        return result
 
     def note_fault(error: Exception) -> None:
         observations.fault = error
@@ -322,14 +298,15 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
     }
     comparing = {name: compare_op_handlers[name] for name in operators}
     hooks = (
-        (BuiltinVariable, "call_function", call_builtin),
-        (ConstantVariable, "call_method", call_method),
-        (LazyVariableTracker, "original_value", original_value),
+        (BuiltinVariable, "call_function", noting(note_codec)),
+        (BuiltinVariable, "call_function", noting(observations.note_printing, after=True)),
+        (ConstantVariable, "call_method", noting(note_codec_of_method)),
+        (LazyVariableTracker, "original_value", noting(observations.note_hash)),
         (OutputGraph, "call_user_compiler", compile),
-        (SourcelessBuilder, "create", make_sourceless),
-        (VariableTrackerMeta, "__call__", make_tracker),
+        (SourcelessBuilder, "create", noting(lambda tx, value: observations.sourceless.append(value))),
+        (VariableTrackerMeta, "__call__", noting(observations.note_tracker, after=True)),
         (user_defined, "is_forbidden_context_manager", is_forbidden),
-        (InstructionTranslatorBase, "__init__", trace_code),
+        (InstructionTranslatorBase, "__init__", noting(observations.note_translator)),
     )
     installed = patches.within(note_fault)
     executed.begin()
@@ -338,7 +315,7 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
             installed.hook(owner, name, stand_in)
         installed.undo(partial(compare_op_handlers.update, comparing))
         for name, note in operators.items():
-            compare_op_handlers[name] = installed.wrapped(comparing[name], observing(note))
+            compare_op_handlers[name] = installed.wrapped(comparing[name], noting(note, after=True))
         yield
     finally:
         installed.restore()
@@ -415,7 +392,9 @@ def make_trace(
     fact_rows: list[list[Any]] = [[facts.ANNOTATIONS, "count"]] if annotations else []
     if any(value is operator.is_ or value is operator.is_not for value in values):
         raise NoTrace("it calls operator.is_ or operator.is_not")
-    _check_bases(sources, values)
+    for (kind, *_), value in zip(sources.rows, values, strict=True):
+        if kind != "TypeMROSource" and (value is ABC or value is Protocol):  # see `classes_with_subclasshook`
+            raise NoTrace(f"it reads {value.__name__} by its name")
     for index, value in enumerate(values):
         if sources.rows[index][0] in GLOBAL_STATE:
             continue
@@ -527,13 +506,6 @@ def _uses_of_unwrap(observations: Observations, sources: Sources, values: Sequen
             continue
         if callers and all(code.co_filename == inspect.__file__ for code in callers):
             yield function
-
-
-def _check_bases(sources: Sources, values: Sequence[Any]) -> None:
-    """Raise NoTrace for code that may test for instances of ABC or Protocol themselves: see `deciding`."""
-    for (kind, *_), value in zip(sources.rows, values, strict=True):
-        if kind != "TypeMROSource" and (value is ABC or value is Protocol):
-            raise NoTrace(f"it reads {value.__name__} by its name")
 
 
 def _iterates_over_set(code: CodeType) -> bool:
