@@ -11,6 +11,12 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+
+def words(*texts: str) -> frozenset[str]:
+    """Return the words in texts."""
+    return frozenset(word for text in texts for word in text.split())
+
+
 FORMATS = frozenset({"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"})
 """Instructions that format a value in an f-string."""
 LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})

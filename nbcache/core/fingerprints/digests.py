@@ -53,6 +53,7 @@ from nbcache.core.fingerprints.code import (
     exact,
     exact_int,
     steps_of,
+    words,
 )
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS, KnownPackages, cell_contents
 from nbcache.core.fingerprints.objects import (
@@ -69,11 +70,7 @@ Rule = Callable[["Fingerprint", Any], bool]
 """Adds a value of a type that it handles to a fingerprint and returns True; else returns False."""
 
 
-def _words(*texts: str) -> frozenset[str]:
-    return frozenset(word for text in texts for word in text.split())
-
-
-_PURE_MODULES = _words(
+_PURE_MODULES = words(
     "abc array base64 binascii bisect builtins cmath codecs collections contextlib copy copyreg dataclasses",
     "datetime enum fractions functools graphlib hashlib heapq html itertools json keyword math numbers",
     "opcode operator pprint random re reprlib sre statistics string struct textwrap types typing warnings",
@@ -81,26 +78,26 @@ _PURE_MODULES = _words(
 )
 """Modules of pure functions; a leading underscore of a C module is left out."""
 _PURE_NAMES: Mapping[str, frozenset[str]] = {
-    "argparse": _words("Namespace"),
-    "inspect": _words("isbuiltin isclass iscoroutinefunction isfunction isgeneratorfunction ismethod"),
-    "io": _words("BytesIO StringIO TextIOBase"),
-    "ntpath": _words("basename commonprefix dirname isabs join normpath split splitext"),
-    "os": _words("PathLike fspath"),
-    "pathlib": _words("PurePath PurePosixPath PureWindowsPath"),
-    "posix": _words("fspath"),
-    "sys": _words("float_info hash_info int_info intern version_info"),
-    "thread": _words("LockType RLock _local allocate_lock get_ident lock"),
-    "threading": _words("Lock RLock _RLock get_ident local"),
+    "argparse": words("Namespace"),
+    "inspect": words("isbuiltin isclass iscoroutinefunction isfunction isgeneratorfunction ismethod"),
+    "io": words("BytesIO StringIO TextIOBase"),
+    "ntpath": words("basename commonprefix dirname isabs join normpath split splitext"),
+    "os": words("PathLike fspath"),
+    "pathlib": words("PurePath PurePosixPath PureWindowsPath"),
+    "posix": words("fspath"),
+    "sys": words("float_info hash_info int_info intern version_info"),
+    "thread": words("LockType RLock _local allocate_lock get_ident lock"),
+    "threading": words("Lock RLock _RLock get_ident local"),
 }
 """Pure functions and classes of other modules, and locks."""
 STATEFUL_ATTRIBUTES: Mapping[str, frozenset[str]] = {
-    "dataclasses.fields": _words("type"),
-    "datetime.date": _words("today"),
-    "datetime.datetime": _words("now today utcnow"),
-    "logging.Logger": _words(
+    "dataclasses.fields": words("type"),
+    "datetime.date": words("today"),
+    "datetime.datetime": words("now today utcnow"),
+    "logging.Logger": words(
         "disabled filters getChild getEffectiveLevel handlers hasHandlers isEnabledFor level"
     ),
-    "pathlib.Path": _words(
+    "pathlib.Path": words(
         "absolute cwd exists expanduser glob group home is_block_device is_char_device is_dir is_fifo",
         "is_file is_junction is_mount is_socket is_symlink iterdir lstat open owner readlink",
         "resolve rglob samefile stat walk",
@@ -130,16 +127,13 @@ _READERS: tuple[Any, ...] = (
     typing.get_type_hints,
 )
 """Functions and values that read outside state, such as a file or a name that is computed at run time."""
-_READING_ATTRIBUTES = frozenset(
-    {
-        *("__annotate__", "__annotations__", "__globals__", "__orig_bases__", "__signature__"),
-        *("__subclasses__", "__text_signature__", "__type_params__", "f_back", "f_globals", "f_locals"),
-        *("from_file", "fromfile", "genfromtxt", "get_annotations", "get_original_bases"),
-        *("get_protocol_members", "load_file", "loadtxt", "memmap", "read_bytes", "read_text"),
-    }
+_READING_ATTRIBUTES = words(
+    "__annotate__ __annotations__ __globals__ __orig_bases__ __signature__ __subclasses__",
+    "__text_signature__ __type_params__ f_back f_globals f_locals from_file fromfile genfromtxt",
+    "get_annotations get_original_bases get_protocol_members load_file loadtxt memmap read_bytes read_text",
 )
 """Names of attributes that read outside state, on any object."""
-_FORMATTING = _words(
+_FORMATTING = words(
     "__format__ __repr__ __str__ aRepr ascii format format_map pformat print repr safe_substitute saferepr",
     "str substitute typename",
 )

@@ -28,16 +28,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Protocol
 
-from nbcache.core.fingerprints.code import code_digest, exact, exact_int, hashed, value_digest
+from nbcache.core.fingerprints.code import code_digest, exact, exact_int, hashed, value_digest, words
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 
 HEAP_TYPE = 1 << 9
 """Flag in `__flags__`: a heap type, such as every class that is written in Python."""
-DESCRIPTIVE = frozenset(
-    {
-        *("__annotate__", "__annotations__", "__annotations_cache__", "__doc__", "__firstlineno__"),
-        *("__static_attributes__", "_abc_impl"),
-    }
+DESCRIPTIVE = words(
+    "__annotate__ __annotations__ __annotations_cache__ __doc__ __firstlineno__ __static_attributes__",
+    "_abc_impl",
 )
 """Attributes of classes and functions that have no effect unless code reads them."""
 

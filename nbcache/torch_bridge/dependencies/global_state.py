@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from types import ModuleType
 from typing import Any
 
+from nbcache.core.fingerprints.code import words
 from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.torch_bridge.torch_behavior import release
@@ -53,23 +54,18 @@ _SETTINGS = (
     *("deterministic_algorithms_settings", "inductor_config", "inductor_config_comms"),
 )
 """Parts of torch's keys that hold compiler settings."""
-_RANDOM_FUNCTIONS = frozenset(
-    {
-        *("alpha_dropout", "alpha_dropout_", "bernoulli", "bernoulli_", "cauchy_", "dropout", "dropout1d"),
-        *("dropout2d", "dropout3d", "dropout_", "exponential_", "feature_alpha_dropout", "feature_dropout"),
-        *("geometric_", "gumbel_softmax", "log_normal_", "multinomial", "native_dropout", "normal"),
-        *("normal_", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
-        *("random_", "randperm", "rrelu", "rrelu_", "rsample", "sample", "uniform_"),
-    }
+_RANDOM_FUNCTIONS = words(
+    "alpha_dropout alpha_dropout_ bernoulli bernoulli_ cauchy_ dropout dropout1d dropout2d dropout3d",
+    "dropout_ exponential_ feature_alpha_dropout feature_dropout geometric_ gumbel_softmax log_normal_",
+    "multinomial native_dropout normal normal_ poisson rand rand_like randint randint_like randn randn_like",
+    "random_ randperm rrelu rrelu_ rsample sample uniform_",
 )
 """Functions and methods that draw from torch's default generators."""
 _INITIALIZERS = ("kaiming_", "orthogonal", "sparse_", "trunc_normal", "xavier_")
 """Prefixes of the names of module initializers."""
-_LEAVES_TRACE = frozenset(
-    {
-        *("_disable_current_modes", "disable_proxy_modes_tracing", "item", "maybe_disable_fake_tensor_mode"),
-        *("no_dispatch", "numpy", "tolist", "unset_fake_temporarily"),
-    }
+_LEAVES_TRACE = words(
+    "_disable_current_modes disable_proxy_modes_tracing item maybe_disable_fake_tensor_mode no_dispatch",
+    "numpy tolist unset_fake_temporarily",
 )
 """Names of functions that convert tensors to numbers, or traced tensors to real ones."""
 _REGISTRY_READERS: Mapping[str, frozenset[str]] = {

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
+from nbcache.core.fingerprints.code import words
 from nbcache.core.fingerprints.digests import Fingerprint
 
 _METADATA = (
@@ -26,11 +27,8 @@ _PROCESS_SPECIFIC = re.compile(
     r"|/ipykernel_\d+/\d+\.py|/nbcache/cell-[0-9a-f]+\.py|<ipython-input-\d+-[0-9a-f]+>"
 )
 """Addresses, ids and file names of cells, which differ between processes."""
-_ARITHMETIC = frozenset(
-    {
-        *("add", "add_", "div", "div_", "eq", "ge", "gt", "iadd", "imul", "isub", "itruediv", "le", "lt"),
-        *("mul", "mul_", "ne", "pow", "sub", "sub_", "truediv"),
-    }
+_ARITHMETIC = words(
+    "add add_ div div_ eq ge gt iadd imul isub itruediv le lt mul mul_ ne pow sub sub_ truediv",
 )
 """Operators, functions and methods for which torch converts a number to a tensor."""
 _PLAIN = (bool, complex, float, int, str, type(None))

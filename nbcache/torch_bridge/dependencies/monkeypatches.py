@@ -17,6 +17,7 @@ from operator import attrgetter, is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from nbcache.core.fingerprints.code import words
 from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.core.fingerprints.objects import DESCRIPTIVE
 
@@ -53,13 +54,10 @@ SHARDING_TABLES = TABLES["torch.distributed.tensor"]
 """Tables of sharding rules; torch itself adds entries while it compiles."""
 EXPORT_TABLES = TABLES["torch._subclasses.fake_impls"]
 """Tables from which `torch.export` removes entries."""
-UNREACHED = frozenset(
-    {
-        *("compile", "export", "hub", "load", "manual_seed", "save", "seed", "set_default_device"),
-        *("set_default_dtype", "set_default_tensor_type", "set_deterministic_debug_mode", "set_num_threads"),
-        *("set_float32_matmul_precision", "set_num_interop_threads", "set_printoptions", "set_rng_state"),
-        *("set_warn_always", "use_deterministic_algorithms"),
-    }
+UNREACHED = words(
+    "compile export hub load manual_seed save seed set_default_device set_default_dtype",
+    "set_default_tensor_type set_deterministic_debug_mode set_num_threads set_float32_matmul_precision",
+    "set_num_interop_threads set_printoptions set_rng_state set_warn_always use_deterministic_algorithms",
 )
 """Functions in `torch` that no graph reaches; users replace some of them."""
 _ARGUMENT_MODULES = (

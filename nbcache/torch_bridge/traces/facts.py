@@ -15,7 +15,7 @@ from types import CellType, CodeType, FunctionType, ModuleType, WrapperDescripto
 from typing import Any
 
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.fingerprints.code import code_digest, hashed
+from nbcache.core.fingerprints.code import code_digest, hashed, words
 from nbcache.core.fingerprints.objects import Objects, full_name, is_plain
 from nbcache.core.installed import is_installed
 
@@ -32,15 +32,11 @@ CONFIGS = frozenset(
 """(module, name) of the classes whose `__getattribute__` reads only its own object."""
 TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
 """Attributes that Dynamo itself sets on tensors."""
-_OF_OPERATORS = frozenset(
-    {
-        *("__annotations__", "__module__", "__name__", "__qualname__", "_cacheable", "_defined_in_python"),
-        *("_dir", "_dispatch_cache", "_has_torchbind_op_overload", "_name", "_namespace"),
-        *("_nondeterministic_seeded", "_ns"),
-        *("_op", "_op_dk", "_overload_names", "_overloadname", "_overloadpacket", "_qualified_op_name"),
-        *("_schema", "_supports_training_input_mutation", "_tags", "functorch_table", "is_view"),
-        *("non_fallthrough_keys", "py_kernels", "python_key_table", "subgraph_indexes"),
-    }
+_OF_OPERATORS = words(
+    "__annotations__ __module__ __name__ __qualname__ _cacheable _defined_in_python _dir _dispatch_cache",
+    "_has_torchbind_op_overload _name _namespace _nondeterministic_seeded _ns _op _op_dk _overload_names",
+    "_overloadname _overloadpacket _qualified_op_name _schema _supports_training_input_mutation _tags",
+    "functorch_table is_view non_fallthrough_keys py_kernels python_key_table subgraph_indexes",
 )
 """Attributes that torch itself sets on its operators."""
 _TRACING_RULES = (

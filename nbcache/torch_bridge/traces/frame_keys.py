@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from nbcache.core.fingerprints.code import code_digest
+from nbcache.core.fingerprints.code import code_digest, words
 from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.global_state import flags
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
@@ -22,11 +22,9 @@ _CONFIGS = (
     *("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config"),
     *("torch.compiler.config", "torch.fx.experimental._config"),
 )
-_WITHOUT_EFFECT = frozenset(
-    {
-        *("cache_key_tag", "compile_threads", "cuda.cutlass_dir", "cutlass.cutlass_dir", "job_id"),
-        *("worker_start_method", "xpu.cutlass_dir"),
-    }
+_WITHOUT_EFFECT = words(
+    "cache_key_tag compile_threads cuda.cutlass_dir cutlass.cutlass_dir job_id worker_start_method",
+    "xpu.cutlass_dir",
 )
 """Settings that differ between folders and machines and don't affect a trace, or are in torch's keys."""
 _RULES = (

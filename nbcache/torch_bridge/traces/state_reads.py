@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any
 
 from nbcache.core import log
-from nbcache.core.fingerprints.code import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, steps_of
+from nbcache.core.fingerprints.code import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, steps_of, words
 from nbcache.core.fingerprints.digests import STATEFUL_ATTRIBUTES, is_pure
 from nbcache.core.fingerprints.known_code import CACHED, DESCRIPTORS
 from nbcache.core.fingerprints.objects import classes_with_subclasshook
@@ -30,18 +30,14 @@ _UNTRACED_OF_CLASSES = frozenset({"_missing_", "__subclasshook__"})
 _SKIPPING = (CACHED, functools.partial, functools.partialmethod)
 """Types of wrappers that may replace a method and skip its code, such as a cache."""
 _PROPERTIES = (functools.cached_property, property, types.DynamicClassAttribute)
-_READING_BUILTINS = frozenset(
-    {
-        *("__build_class__", "__import__", "breakpoint", "compile", "dir", "eval", "exec", "globals", "hash"),
-        *("help", "id", "input", "locals", "open", "vars"),
-    }
+_READING_BUILTINS = words(
+    "__build_class__ __import__ breakpoint compile dir eval exec globals hash help id input locals open",
+    "vars",
 )
 """Built-in functions that read state without a fact."""
-_READING_TORCH = frozenset(
-    {
-        *("current_device", "device_count", "get_device_capability", "get_device_properties"),
-        *("get_rng_state", "initial_seed", "mem_get_info", "seed"),
-    }
+_READING_TORCH = words(
+    "current_device device_count get_device_capability get_device_properties get_rng_state initial_seed",
+    "mem_get_info seed",
 )
 """torch functions that read a device or a random generator while Dynamo traces."""
 _GETTERS = ("get", "__getitem__")
@@ -202,19 +198,13 @@ _TOOLS = (3, 4)
 """Ids of monitoring tools that Python reserves for nobody."""
 _GENERATED = ("<eval_with_key", "<lambdify")
 """Prefixes of the file names of code that torch generates."""
-TORCH_PACKAGES = frozenset(
-    {
-        *("IPython", "comm", "filelock", "fsspec", "functorch", "ipykernel", "jinja2", "jupyter_client"),
-        *("markupsafe", "mpmath", "networkx", "numpy", "optree", "psutil", "sympy", "tornado", "torch"),
-        *("torchgen", "traitlets", "triton", "typing_extensions", "zmq"),
-    }
+TORCH_PACKAGES = words(
+    "IPython comm filelock fsspec functorch ipykernel jinja2 jupyter_client markupsafe mpmath networkx",
+    "numpy optree psutil sympy tornado torch torchgen traitlets triton typing_extensions zmq",
 )
 """Packages whose code torch or the kernel may run at any time."""
-_STDLIB_OF_TORCH = frozenset(
-    {
-        *("_collections_abc", "abc", "copyreg", "enum", "functools", "inspect", "os", "pathlib", "re"),
-        *("traceback", "typing", "uuid", "weakref"),
-    }
+_STDLIB_OF_TORCH = words(
+    "_collections_abc abc copyreg enum functools inspect os pathlib re traceback typing uuid weakref",
 )
 """Standard modules with special methods that torch itself calls while it traces."""
 _DATACLASS_METHODS = ("__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__repr__")

@@ -16,7 +16,7 @@ from typing import Any
 
 from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, code_to, from_bytes, value_from, value_to
 from nbcache.core.canonical_json import corrupt
-from nbcache.core.fingerprints.code import code_tree, steps_of
+from nbcache.core.fingerprints.code import code_tree, steps_of, words
 from nbcache.torch_bridge.traces.facts import (
     Frame,
     NestedCode,
@@ -28,14 +28,11 @@ from nbcache.torch_bridge.traces.facts import (
 )
 
 _ROOTS = frozenset({"GlobalSource", "GlobalStateSource", "LocalSource", "ShapeEnvSource"})
-_CHAINED = frozenset(
-    {
-        *("AttrSource", "CellContentsSource", "ClosureSource", "CodeSource", "ConstDictKeySource"),
-        *("DefaultsSource", "DictGetItemSource", "DictSubclassGetItemSource", "GenericAttrSource"),
-        *("GetItemSource", "GradSource", "ListGetItemSource", "NNModuleSource", "ParamBufferSource"),
-        *("TypeDictSource", "TypeMROSource", "TypeSource", "UnspecializedBuiltinNNModuleSource"),
-        *("UnspecializedNNModuleSource", "UnspecializedParamBufferSource"),
-    }
+_CHAINED = words(
+    "AttrSource CellContentsSource ClosureSource CodeSource ConstDictKeySource DefaultsSource",
+    "DictGetItemSource DictSubclassGetItemSource GenericAttrSource GetItemSource GradSource",
+    "ListGetItemSource NNModuleSource ParamBufferSource TypeDictSource TypeMROSource TypeSource",
+    "UnspecializedBuiltinNNModuleSource UnspecializedNNModuleSource UnspecializedParamBufferSource",
 )
 """Classes of sources with a base source; each of them always finds the same value in its base."""
 _WEAK = ["weak"]
@@ -44,16 +41,13 @@ GLOBAL_STATE = frozenset({"GlobalStateSource", "ShapeEnvSource"})
 """Classes of sources without a value."""
 _NAMES = frozenset({"global_name", "local_name", "member", "freevar_name"})
 """Fields that become part of an expression: only names are allowed."""
-_GUARDS = frozenset(
-    {
-        *("AUTOGRAD_SAVED_TENSORS_HOOKS", "BOOL_MATCH", "BUILTIN_MATCH", "CLASS_MATCH", "CLOSURE_MATCH"),
-        *("CONSTANT_MATCH", "DEFAULT_DEVICE", "DETERMINISTIC_ALGORITHMS", "DICT_CONTAINS", "DICT_KEYS_MATCH"),
-        *("DICT_NOT_CONTAINS", "DUAL_LEVEL", "DUPLICATE_INPUT", "EMPTY_NN_MODULE_HOOKS_DICT", "EQUALS_MATCH"),
-        *("FSDP_TRAINING_STATE", "FUNCTION_MATCH", "FUNCTORCH_STACK_MATCH", "GLOBAL_STATE", "GRAD_MODE"),
-        *("HASATTR", "ID_MATCH", "MAPPING_KEYS_CHECK", "MODULE_MATCH", "NONE_MATCH", "NOT_NONE_MATCH"),
-        *("NOT_PRESENT_IN_GENERIC_DICT", "SEQUENCE_LENGTH", "SHAPE_ENV", "TENSOR_MATCH"),
-        *("TORCH_FUNCTION_STATE", "TYPE_MATCH"),
-    }
+_GUARDS = words(
+    "AUTOGRAD_SAVED_TENSORS_HOOKS BOOL_MATCH BUILTIN_MATCH CLASS_MATCH CLOSURE_MATCH CONSTANT_MATCH",
+    "DEFAULT_DEVICE DETERMINISTIC_ALGORITHMS DICT_CONTAINS DICT_KEYS_MATCH DICT_NOT_CONTAINS DUAL_LEVEL",
+    "DUPLICATE_INPUT EMPTY_NN_MODULE_HOOKS_DICT EQUALS_MATCH FSDP_TRAINING_STATE FUNCTION_MATCH",
+    "FUNCTORCH_STACK_MATCH GLOBAL_STATE GRAD_MODE HASATTR ID_MATCH MAPPING_KEYS_CHECK MODULE_MATCH",
+    "NONE_MATCH NOT_NONE_MATCH NOT_PRESENT_IN_GENERIC_DICT SEQUENCE_LENGTH SHAPE_ENV TENSOR_MATCH",
+    "TORCH_FUNCTION_STATE TYPE_MATCH",
 )
 """Kinds of guards that check nothing beyond the facts of their sources."""
 
