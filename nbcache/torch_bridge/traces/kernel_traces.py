@@ -64,6 +64,7 @@ _RERUN = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")
 """Line of a rerun artifact: a place, and the digest of a trace that torch made there."""
 _PLACES = frozenset({"co_filename", "co_firstlineno", "co_linetable"})
 """Fields of a code object that depend on its position in a file."""
+_text = partial(json.dumps, sort_keys=True)
 _RESUME_LINE = re.compile(r"(?<=torch_dynamo_resume_in_)(\w+?)_at_\d+")
 """Line number in the name of a function that resumes after a graph break."""
 
@@ -144,15 +145,15 @@ class Traces:
             self._here.call = call
             try:
                 return original(*args, **kwargs)
-            except Exception as error:
-                if call.adoption is None:
+            except BaseException as error:
+                adoption, call.adoption = call.adoption, None
+                if adoption is None:
                     raise
-                self._give_up(call, error)
+                adoption.take_back()
+                if not isinstance(error, Exception):
+                    raise
+                self._fail("going on with a trace", error)
                 return original(*args, **kwargs)
-            except BaseException:
-                if call.adoption is not None:
-                    call.adoption.take_back()
-                raise
             finally:
                 self._here.call = outer_call
 
@@ -171,7 +172,8 @@ class Traces:
                 return trace()
             if (output := self._adopt(call, frame, backend)) is not None:
                 return output
-            if self._trial is None and (is_restoring_only() or self._is_known_without(call)):
+            is_known_without = not self._draws_audit() and self._session.find(NO_TRACE, call.place)
+            if self._trial is None and (is_restoring_only() or is_known_without):
                 return trace()
             if call.audited is None and not ExecutedCode.is_possible():
                 self._log_refusal(code, NoTrace("a profiler runs"))
@@ -306,9 +308,6 @@ class Traces:
         different = [artifact for artifact in stored if artifact.digest not in digests]
         yield from ((artifact, True) for artifact in fitting[:_MOST_CANDIDATES])
         yield from ((artifact, False) for artifact in different[:1])
-
-    def _is_known_without(self, call: _Compile) -> bool:
-        return not self._draws_audit() and bool(self._session.find(NO_TRACE, call.place))
 
     def _draws_audit(self) -> bool:
         """Return whether this kernel is, by chance, the one in `audit` kernels that spends time on checks.
@@ -472,13 +471,6 @@ class Traces:
             f"this kernel uses no traces from now on: {action} failed, please report it: {error!r}"
         )
 
-    def _give_up(self, call: _Compile, error: Exception) -> None:
-        """Undo the adoption of a trace after torch failed to use it."""
-        adoption, call.adoption = call.adoption, None
-        if adoption is not None:
-            adoption.take_back()
-        self._fail("going on with a trace", error)
-
 
 def _check_trial(torch: ModuleType, adoption: Adoption, frame: Frame) -> None:
     """Raise RuntimeError if the guards of an adopted trace also pass for inputs of another type."""
@@ -557,10 +549,8 @@ def difference(stored: Trace, traced: Trace) -> str:
     Ignore the names of globals that Dynamo makes up, positions in files, the order of guards, and facts,
     since those of `stored` hold.
     """
-    for (part, first), (_, second) in zip(_parts_to_compare(stored), _parts_to_compare(traced), strict=True):
-        if first != second:
-            return part
-    return ""
+    parts = zip(_parts_to_compare(stored), _parts_to_compare(traced), strict=True)
+    return next((part for (part, first), (_, second) in parts if first != second), "")
 
 
 def is_alike(stored: Trace, traced: Trace) -> bool:
@@ -576,7 +566,12 @@ def _parts_to_compare(trace: Trace) -> Iterator[tuple[str, Any]]:
         row = [kind, None if base is None else sources[base], _normal_form(fields, names, sources)]
         sources.append(sha256(_text(row).encode("utf-8", "surrogatepass")))
     yield "its instructions", _text(_normal_form(trace.code, names))
-    places = [[kind, _normal_place(kind, place)] for _, kind, place in trace.installed]
+    places: list[list[Any]] = []
+    for _, kind, place in trace.installed:  # code that resumes after a graph break, without its position
+        is_code = kind in RESUME_KINDS
+        places.append(
+            [kind, _normal_form(json.loads(_RESUME_LINE.sub(r"\1", place)), {}) if is_code else place]
+        )
     yield "the globals that its code reads", places
     yield "the modules that its code reads", trace.imports
     yield "the keys of its graph", trace.autograd_key
@@ -601,12 +596,3 @@ def _normal_form(value: Any, names: Mapping[str, str], sources: Sequence[str] = 
             return ["source", sources[value[1]]]
         return [_normal_form(item, names, sources) for item in value]
     return names.get(value, value) if isinstance(value, str) else value
-
-
-def _normal_place(kind: str, place: str) -> Any:
-    """Return the place of a global; for code that resumes after a graph break, without its position."""
-    return _normal_form(json.loads(_RESUME_LINE.sub(r"\1", place)), {}) if kind in RESUME_KINDS else place
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)

@@ -54,7 +54,8 @@ _ITERATORS: tuple[type, ...] = (
     type(reversed([])),
 )
 """Types of objects that only iterate over, or point into, another object."""
-_CODEC = "it names a codec, which other code may have registered"
+_CODECS = {"UTF-8", "ascii", "latin-1", "strict", "surrogateescape", "utf-8", "utf8"}
+"""Codecs and error handlers of Python itself; `os.environ` uses some."""
 _SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
 """Types whose equal values are one object."""
 _EQUAL_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
@@ -121,6 +122,19 @@ class Observations:
     def note_equation(self, result: Any, tx: Any, operands: Any, *more: Any) -> None:
         if types.CellType in map(_type_of, operands):
             self.doubts.add("it compares cells of closures")
+
+    def note_call(self, builtin: Any, tx: Any, args: Any, kwargs: Any) -> None:
+        if builtin.fn in (str, bytes) and len(args) + len(kwargs) > 1:
+            self._note_codecs((*args[1:], *kwargs.values()))
+
+    def note_method(self, tracker: Any, tx: Any, name: str, args: Any, kwargs: Any) -> None:
+        if name in ("decode", "encode"):
+            self._note_codecs((*args, *kwargs.values()))
+
+    def _note_codecs(self, arguments: Iterable[Any]) -> None:
+        values = [getattr(argument, "value", None) for argument in arguments]
+        if not all(type(value) is str and value in _CODECS for value in values):
+            self.doubts.add("it uses a codec that other code may have registered")
 
     def note_printing(self, result: Any, builtin: Any, tx: Any, args: Any, kwargs: Any) -> None:
         """Note a call of `str`. Python prints an object whose class has no `__str__` by itself.
@@ -281,14 +295,6 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
             executed.begin()
             modules.update(sys.modules.keys() - modules_before)
 
-    def note_codec(builtin: Any, tx: Any, args: Any, kwargs: Any) -> None:
-        if builtin.fn in (str, bytes) and len(args) + len(kwargs) > 1:
-            observations.doubts.add(_CODEC)
-
-    def note_codec_of_method(tracker: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> None:
-        if name in ("decode", "encode") and (any(args) or kwargs):
-            observations.doubts.add(_CODEC)
-
     def note_fault(error: Exception) -> None:
         observations.fault = error
 
@@ -298,9 +304,9 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
     }
     comparing = {name: compare_op_handlers[name] for name in operators}
     hooks = (
-        (BuiltinVariable, "call_function", noting(note_codec)),
+        (BuiltinVariable, "call_function", noting(observations.note_call)),
         (BuiltinVariable, "call_function", noting(observations.note_printing, after=True)),
-        (ConstantVariable, "call_method", noting(note_codec_of_method)),
+        (ConstantVariable, "call_method", noting(observations.note_method)),
         (LazyVariableTracker, "original_value", noting(observations.note_hash)),
         (OutputGraph, "call_user_compiler", compile),
         (SourcelessBuilder, "create", noting(lambda tx, value: observations.sourceless.append(value))),
