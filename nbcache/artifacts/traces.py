@@ -71,7 +71,6 @@ class Trace:
     key: str
     """Key under which the trace is stored; it is invalid under any other key."""
     function: str
-    """Qualified name of the function."""
     code: Mapping[str, Any]
     """The generated code that runs in the function's place, as `code_to` writes it."""
     sources: list[list[Any]]
@@ -99,14 +98,11 @@ class Trace:
     imports: Mapping[str, str]
     """Global name → module for modules that the code reads."""
     autograd_key: str
-    """AOTAutograd's key of the graph; empty if there is no graph."""
     state: str
-    """torch's global state, as torch writes it."""
     replayed: list[str]
     """Side effects of the code, as torch describes them."""
     operators: int
     has_outputs: int
-    """1 if the graph has outputs, else 0."""
     seconds: float = 0.0
     """Duration of the tracing; 0 if unknown."""
     break_reason: str = ""

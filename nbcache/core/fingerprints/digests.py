@@ -139,9 +139,7 @@ _FORMATTING = words(
 )
 """Names of functions and methods that make texts of values."""
 _PLACEHOLDER = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*.]*[hlL]?[sra]")
-"""A `%` placeholder in a text."""
 _NAMESPACE_READERS = (builtins.dir, builtins.vars)
-"""Functions that read all attributes of an object, docstrings among them."""
 _ATTRIBUTE_READERS = (
     *_NAMESPACE_READERS,
     builtins.getattr,
@@ -158,9 +156,7 @@ _MOST_DEPTH = 120
 _MOST_BYTES = 1 << 20
 _PLAIN = (bool, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _WITHOUT_EFFECT = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
-"""Types that have no effect on a result."""
 _LOGGER_ATTRIBUTES = frozenset(vars(logging.getLogger("nbcache")))
-"""Attributes of every logger."""
 _NAMESPACES = (threading.local, types.SimpleNamespace)
 """Types in C whose instances hold attributes only."""
 _EMPTY_CACHES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -501,11 +497,8 @@ class Reads:
         self.owners: list[types.ModuleType | type] = []
         """Known modules and classes that code reads as values: it may read any of their attributes."""
         self.any_attribute = False
-        """True if code reads attributes by names that it computes at run time."""
         self.reads_docstrings = False
-        """True if code reads docstrings."""
         self.has_formats = False
-        """True if code has a format string."""
         self._forbidden: dict[str, frozenset[str]] = {}
         """Name of an added function or class → attributes of it that code must not read."""
 

@@ -14,7 +14,6 @@ from typing import Any
 from nbcache.core.installed import is_in_packages_folder
 
 CACHED = type(functools.lru_cache(maxsize=1)(len))
-"""The type of what `functools.lru_cache` returns."""
 DESCRIPTORS = (
     types.BuiltinFunctionType,
     types.ClassMethodDescriptorType,

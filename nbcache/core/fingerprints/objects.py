@@ -66,7 +66,6 @@ _BUILTIN_TYPES: tuple[type, ...] = (
     *(types.FunctionType, types.MethodType, types.CodeType, types.CellType, *DESCRIPTORS),
     *(staticmethod, classmethod, property, functools.partial, CACHED, range, slice, weakref.ref, _FIELD),
 )
-"""Types of containers, code and wrappers."""
 _DEEP = (types.GenericAlias, types.MappingProxyType, types.UnionType, slice)
 """Types whose C code compares the complete content."""
 _IGNORED_OF_FUNCTIONS = frozenset({"__annotate__", "__annotations__", "__type_params__"})
@@ -78,7 +77,6 @@ def is_plain(value: Any) -> bool:
 
 
 _EMPTY: dict[type, str] = {kind: f"{kind.__name__} 0 {hashed(())}" for kind in (OrderedDict, dict)}
-"""Type of a dictionary → digest of an empty one."""
 
 
 class _TypeTraits:
@@ -90,17 +88,14 @@ class _TypeTraits:
         self, kind: type, values: tuple[type, ...], digest: Callable[[Any], str], *, is_deep: bool
     ) -> None:
         self.digest = digest
-        """Returns the digest of a value."""
         self.has_identity = kind not in _VALUES
         """True if equal values are distinguished by identity."""
         self.is_code = issubclass(kind, _COMPLETE)
-        """True if a value is digested completely, even inside an instance."""
         self.type_alone = not self.is_code and not issubclass(kind, (*_BUILTIN_TYPES, *values))
         """True if a value inside an instance is digested as its type alone."""
         self.is_deep = is_deep or issubclass(kind, (Enum, *_DEEP)) or vars(kind).get("__module__") == "typing"
         """True if the digest covers nested values completely, since Python compares and prints them so."""
         self.empty = _EMPTY.get(kind)
-        """The digest of an empty value; None if it depends on more than the type."""
 
 
 class Unknown(Exception):

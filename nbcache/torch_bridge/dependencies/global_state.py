@@ -36,7 +36,6 @@ They are functions of `torch._C`. Flags in torch's keys are left out. The defaul
 torch was imported before nbcache was loaded; otherwise nbcache reads them from torch.
 """
 _RELEASES = ((2, 11), (2, 15))
-"""The first and the last torch release with these defaults."""
 _PRECISIONS: Mapping[tuple[str, str], str] = {
     ("generic", "all"): "none",
     ("cuda", "all"): "none",
@@ -62,7 +61,6 @@ _RANDOM_FUNCTIONS = words(
 )
 """Functions and methods that draw from torch's default generators."""
 _INITIALIZERS = ("kaiming_", "orthogonal", "sparse_", "trunc_normal", "xavier_")
-"""Prefixes of the names of module initializers."""
 _LEAVES_TRACE = words(
     "_disable_current_modes disable_proxy_modes_tracing item maybe_disable_fake_tensor_mode no_dispatch",
     "numpy tolist unset_fake_temporarily",

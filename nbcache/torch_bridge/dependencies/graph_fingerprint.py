@@ -37,7 +37,6 @@ class GraphFingerprint(Fingerprint):
         self.has_package_code = False
         """True if some of the code is an installed package's and is identified by its files."""
         self.has_graph_passes = False
-        """True if some of the code gets graphs."""
 
     @property
     def has_code(self) -> bool:

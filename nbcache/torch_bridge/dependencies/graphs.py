@@ -17,7 +17,6 @@ _METADATA = (
 )
 """Metadata of nodes that torch, exporters and annotations set."""
 _METADATA_READERS = frozenset({"meta", "stack_trace"})
-"""Attributes of nodes through which code reads their metadata."""
 _CALL = "call_id"
 """The annotation in which torch numbers calls of regions."""
 _DERIVED_METADATA = frozenset({"example_value", "grapharg", "tensor_meta", "val"})

@@ -76,7 +76,6 @@ class _DonatedInputs(list[int]):
     """The `CompiledFxGraph`; without one, torch refuses to retain the graph."""
 
     copies = False
-    """True once the backward gets copies."""
 
     def __ne__(self, other: object) -> bool:
         if self.backward is None:

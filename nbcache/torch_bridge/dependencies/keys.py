@@ -99,9 +99,7 @@ class Dependencies:
         self._functional_backend = torch.functional._VF
         """The module behind `torch.functional`, which passes on every attribute that is set."""
         self._decompositions: Any = None
-        """The decompositions that AOTAutograd got last."""
         self._generators: list[type] = []
-        """torch's classes that generate code for operators."""
         self._unfollowed: dict[int, Any] = {}
         """Id → code of packages that raised Unknown."""
         self._empty = self._new_state().digest

@@ -72,9 +72,7 @@ _ARGUMENT_MODULES = (
 SCRATCH = "torch.fx.graph_module._CodeOnlyModule"
 """The class in which torch stores the code of each graph that it unpickles, for a moment."""
 _GENERATOR_SUFFIXES = ("Overrides", "OpsMixin")
-"""Suffixes of the names of classes that generate code for operators."""
 GENERATORS = tuple(f"torch._inductor.codegen.{name}" for name in ("common", "cpp", "triton"))
-"""The modules of these classes."""
 ABSENT = "taken out"
 """The value of an entry that was removed. Digests contain this text."""
 _IGNORED = DESCRIPTIVE | {
@@ -99,11 +97,9 @@ _COMPILER = (
     "torch._subclasses.",
     "torch.fx.",
 )
-"""Prefixes of the names of the compiler's modules."""
 _PLAIN = (bool, bytes, complex, float, int, str, tuple)
 """Types of attributes that hold settings, which users may set."""
 _INERT = frozenset({*_PLAIN, dict, frozenset, list, ModuleType, set, type(None)})
-"""Types whose values are not callable."""
 _REQUIREMENTS = frozenset(
     {"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"}
 )
@@ -221,13 +217,11 @@ class Replacements:
         """`known` recognizes torch's code."""
         self._known = known
         self._examined: set[str] = set()
-        """Names of all modules examined so far."""
         self._places: dict[str, type | ModuleType] = {}
         """Name → the compiler's modules and the classes that they define."""
         self._snapshots: dict[str, tuple[Collection[Any], list[Any]]] = {}
         """Name → a view of the current attributes, and their values at the last examination."""
         self._others: dict[str, list[tuple[str, Any]]] = {}
-        """Name → third-party attributes, if there are any."""
 
     def attributes(self) -> list[tuple[str, Any]]:
         imported = sys.modules.keys() - self._examined

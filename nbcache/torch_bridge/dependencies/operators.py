@@ -46,7 +46,6 @@ _KERNEL = re.compile(
 `RegisterOperators` is a C++ class.
 """
 _HEADER = re.compile(r"(name|schema|debug|alias analysis kind): |$")
-"""All other lines."""
 _DEFINED = re.compile(r"debug: registered at (?P<file>.*):\d+")
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".inl", ".mm")
 _DEVICES = frozenset({"CPU", "CUDA", "HIP", "HPU", "MPS", "MTIA", "PrivateUse1", "XPU"})
@@ -56,7 +55,6 @@ _SHAPES = frozenset({"CompositeExplicitAutograd", "CompositeExplicitAutogradNonF
 _IMPLICIT = "CompositeImplicitAutograd"
 """The dispatch key of a kernel that is registered without one."""
 _REGISTERING_FILES = ("_library/custom_ops.py", "library.py")
-"""torch's files that register third-party functions."""
 _KERNEL_ATTRIBUTES = frozenset({"_backend_fns", "_disabled_kernel", "_init_fn"})
 """Attributes of a `CustomOpDef` that hold kernels for devices."""
 _IGNORED_ATTRIBUTES = _KERNEL_ATTRIBUTES | {"_lib", "_name", "_namespace", "_opoverload"}
@@ -386,7 +384,6 @@ def _library(path: str, modified_ns: int, size: int, inode: int) -> str | None:
 # --- torch's and Triton's values -------------------------------------------------------------------
 
 _KERNEL_SELECTORS = ("early_config_prune", "perf_model", "values")
-"""Attributes of Triton kernels that select configurations."""
 _IGNORED_OF_GRAPHS = frozenset({"_code", "_graph", "_lineno_map", "_prologue_start", "meta", "shape_env"})
 """Attributes of a GraphModule that repeat its code or describe its origin."""
 _MOST_BYTES = 1 << 20

@@ -33,7 +33,6 @@ class Adoption:
 
     scope: dict[str, Any]
     imported: list[str]
-    """Names of the globals that were set to modules."""
     cleanups: list[Any] = field(default_factory=list)
     """torch's cleanups of the other globals."""
     output: Any = None
@@ -365,7 +364,6 @@ def _name_in_words(source: Any) -> str:
 @dataclass(frozen=True, slots=True)
 class _Changed:
     subject: str
-    """Name of the value, for the user."""
     value: Any
     stored: str
     current: str

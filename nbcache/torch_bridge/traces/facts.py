@@ -68,7 +68,6 @@ class Frame:
 
     code: CodeType
     scope: dict[str, Any]
-    """The function's globals."""
     values: dict[str, Any]
     """Its locals and the values of its closure."""
     closure: tuple[CellType, ...]
@@ -79,7 +78,6 @@ class NestedCode:
     """A placeholder in stored code for a code object that is nested in the traced function's code."""
 
     index: int
-    """Index of that code object, in depth-first order."""
 
 
 class NoTrace(Exception):
@@ -373,7 +371,6 @@ class Expression:
     key: Any = None
     """Key of that element; None if `index` is set."""
     index: Any = None
-    """Source of that element's key; None if the key is a constant."""
 
 
 def expression_of(source: Any) -> Expression | None:

@@ -53,13 +53,11 @@ if TYPE_CHECKING:
 _TYPE = "trace"
 _SPAN = "nbcache.trace"
 _MOST_CANDIDATES = 16
-"""Number of traces under a key that are tried, the newest first."""
 _UNKNOWN_PROGRAM = "a cell runs files, or files of your modules have changed since nbcache was loaded"
 _OTHER_PROGRAM = "this kernel has run other cells"
 _MOST_BYTES = 16 << 20
 """Limit on the traces that are read ahead, in bytes; traces of some hundred models fit."""
 _MOST_RERUNS = 64
-"""Number of lines in a rerun artifact, the newest first."""
 _RERUN = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")
 """Line of a rerun artifact: a place, and the digest of a trace that torch made there."""
 _PLACES = frozenset({"co_filename", "co_firstlineno", "co_linetable"})
@@ -76,24 +74,19 @@ class _Compile:
     hooks: Any
     cache_entries: Any
     key: str = ""
-    """The key of the frame."""
     place: str = ""
     """Digest of the frame and of everything that has run before it."""
     adoption: Adoption | None = None
     observations: Observations | None = None
-    """Observations, while Dynamo traces for a recording."""
     graphs: dict[str, str] = field(default_factory=dict)
     """Name of a compiled function → AOTAutograd's key of its graph; empty if that key is insufficient."""
     graph: str = ""
-    """Name of the function that is being compiled."""
     inputs: Sequence[Any] = ()
-    """Sources of its graph's inputs."""
     backend_seconds: float = 0.0
     """Seconds that torch spent on compiling graphs during the tracing."""
     seconds: float = 0.0
     """Seconds of the tracing, without those."""
     graph_break: Any = None
-    """torch's record of the graph break at the end of the frame."""
     audited: tuple[str, Trace] | None = None
     """Digest of a stored artifact that fits, and its trace, if this compile audits it."""
 
@@ -104,7 +97,6 @@ class _Trial:
 
     artifact: Artifact | None = None
     result: float | None = None
-    """Result of the sample when torch traced it."""
 
 
 class Traces:
@@ -126,7 +118,6 @@ class Traces:
         self._has_audited = False
         self._has_tried = False
         self._read_ahead: dict[str, ReadTrace] = {}
-        """Digest of an artifact → its trace."""
         self._read_digests: set[str] = set()
         self._read_bytes = 0
 
@@ -507,7 +498,6 @@ class Reruns:
         self._session = session
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        """Key of a frame → how often the kernel has compiled it."""
         self._lines: dict[str, dict[str, None]] = {}
         """Key of a frame → its lines, the newest first."""
 
@@ -568,10 +558,8 @@ def _parts_to_compare(trace: Trace) -> Iterator[tuple[str, Any]]:
     yield "its instructions", _text(_normal_form(trace.code, names))
     places: list[list[Any]] = []
     for _, kind, place in trace.installed:  # code that resumes after a graph break, without its position
-        is_code = kind in RESUME_KINDS
-        places.append(
-            [kind, _normal_form(json.loads(_RESUME_LINE.sub(r"\1", place)), {}) if is_code else place]
-        )
+        code = json.loads(_RESUME_LINE.sub(r"\1", place)) if kind in RESUME_KINDS else place
+        places.append([kind, _normal_form(code, {})])
     yield "the globals that its code reads", places
     yield "the modules that its code reads", trace.imports
     yield "the keys of its graph", trace.autograd_key

@@ -57,7 +57,6 @@ _ITERATORS: tuple[type, ...] = (
 _CODECS = {"UTF-8", "ascii", "latin-1", "strict", "surrogateescape", "utf-8", "utf8"}
 """Codecs and error handlers of Python itself; `os.environ` uses some."""
 _SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
-"""Types whose equal values are one object."""
 _EQUAL_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
 """Types whose equal values may be one object or two."""
 _CONTAINERS = (OrderedDict, dict, frozenset, list, set, tuple)
@@ -76,7 +75,6 @@ _UNCOVERED = frozenset(
 _FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
 """A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
-"""Sources of values that the traced code creates."""
 
 
 class Observations:
@@ -88,11 +86,9 @@ class Observations:
         self.hashed: set[int] = set()
         """Ids of lazy trackers whose value Dynamo read without replacing them: keys of dictionaries."""
         self.sourceless: list[Any] = []
-        """Objects to which Dynamo could assign no source."""
         self.doubts: set[str] = set()
         """Reasons why the function has no trace, as clauses."""
         self.imported: set[str] = set()
-        """Names of the modules that tracing imported."""
         self.executed: list[types.CodeType] = []
         """Code objects that Python ran, and Dynamo didn't trace."""
         self.fault: Exception | None = None

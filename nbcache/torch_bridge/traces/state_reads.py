@@ -34,7 +34,6 @@ _READING_BUILTINS = words(
     "__build_class__ __import__ breakpoint compile dir eval exec globals hash help id input locals open",
     "vars",
 )
-"""Built-in functions that read state without a fact."""
 _READING_TORCH = words(
     "current_device device_count get_device_capability get_device_properties get_rng_state initial_seed",
     "mem_get_info seed",
