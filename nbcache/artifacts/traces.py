@@ -110,6 +110,11 @@ class Trace:
     break_line: int = 0
     """Line of the graph break within the function, from 1; 0 if it is in another function."""
 
+    @property
+    def all_facts(self) -> tuple[Any, ...]:
+        """Everything that a kernel compares before it adopts the trace."""
+        return self.facts, self.names, self.asked, self.attributes
+
 
 def to_bytes(trace: Trace) -> bytes:
     try:

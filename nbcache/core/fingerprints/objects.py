@@ -193,7 +193,11 @@ class Objects:
         type_ = type(value)
         if type_ in _PLAIN:
             return _plain(type_, value)
-        traits = self._traits.get(type_) or self._traits_of(type_)
+        traits = self._traits.get(type_)
+        if traits is None:
+            digest = self._digest_function(type_)
+            traits = _TypeTraits(type_, self.values, digest, is_deep=self.is_deep(type_))
+            self._traits[type_] = traits
         if traits.has_identity:
             self._visit(value)
         in_instance, deeply = self._in_instance, self._deeply
@@ -208,10 +212,6 @@ class Objects:
             return self._cached_digest(value, traits)
         finally:
             self._in_instance, self._deeply = in_instance, deeply
-
-    def _traits_of(self, type_: type) -> _TypeTraits:
-        traits = _TypeTraits(type_, self.values, self._digest_function(type_), is_deep=self.is_deep(type_))
-        return self._traits.setdefault(type_, traits)
 
     def _cached_digest(self, value: Any, traits: _TypeTraits) -> str:
         key = id(value), self._in_instance, self._deeply

@@ -109,8 +109,16 @@ class TracedGraph:
         for number, node in enumerate(self._nodes):
             custom = node.meta.get("custom") or {}
             annotation = {name: value for name, value in custom.items() if name != _CALL}
-            same_names = annotation.keys() == previous.keys()
-            if not (same_names and all(_is_equal(annotation[name], previous[name]) for name in annotation)):
+            is_same = annotation.keys() == previous.keys() and all(
+                value is previous[name]
+                or (
+                    type(value) is type(previous[name])
+                    and isinstance(value, _PLAIN)
+                    and value == previous[name]
+                )
+                for name, value in annotation.items()
+            )
+            if not is_same:
                 yield number, annotation
             previous = annotation
 
@@ -247,11 +255,6 @@ def _plain_tensors(torch: ModuleType) -> tuple[type, ...]:
 def names_of(operators: Iterable[Any]) -> Collection[str]:
     names = (getattr(operator, "__name__", None) for operator in operators)
     return {name.partition(".")[0] for name in names if isinstance(name, str)}
-
-
-def _is_equal(value: Any, other: Any) -> bool:
-    plain = type(value) is type(other) and isinstance(value, _PLAIN)
-    return value is other or (plain and value == other)
 
 
 def _closure(symbols: Iterable[Any], links: Sequence[Collection[Any]]) -> list[Any]:

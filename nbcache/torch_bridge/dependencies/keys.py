@@ -10,7 +10,6 @@ from threading import local
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nbcache.core.fingerprints.digests import Fingerprint
 from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.core.fingerprints.objects import Unknown
 from nbcache.core.log import logger
@@ -251,6 +250,7 @@ class Dependencies:
         self, state: GraphFingerprint, name: str, table: Any, *, of_operators: bool = False
     ) -> None:
         """Add third-party entries of a torch table: those for third-party operators, or all other entries."""
+        ops = self._torch._ops
         if not self._originals.is_recorded(table):
             self._originals.record(table, late=True)
         for key, value, replaced in self._originals.changes(table):
@@ -258,17 +258,14 @@ class Dependencies:
                 continue
             if value is ABSENT and name in EXPORT_TABLES:
                 continue
-            if of_operators is not self._is_third_party_operator(key):
+            is_operator = isinstance(key, (ops.OperatorBase, ops.OpOverloadPacket))
+            if of_operators is not (is_operator and not self._registrations.is_torch_target(key)):
                 continue
             state.note(name)
             with state.describing(f"an entry of torch's {name}"):
                 self._add_operator(state, key)
                 if value is not key:
                     state.add_code(value)
-
-    def _is_third_party_operator(self, key: Any) -> bool:
-        kinds = self._torch._ops.OperatorBase, self._torch._ops.OpOverloadPacket
-        return isinstance(key, kinds) and not self._registrations.is_torch_target(key)
 
     def _is_torch_registration(self, table: str, key: Any, value: Any) -> bool:
         """Return whether torch itself registered both the new operator and its entry."""
@@ -489,7 +486,10 @@ class Dependencies:
                 raise Unknown("torch may compile a varying float into the graph")
             add_graph_autocast(self._torch, state, operators, details)
             self._add_inputs(state, graph, example_inputs)
-            state.has_graph_passes |= self._add_compilers(state)
+            for name, code in compilers():
+                state.has_graph_passes = True
+                state.note(name)
+                state.add(code, f"the argument {name}")
         self._thread.is_plain = state.digest == any_graphs and not (
             state.has_user_code or state.has_graph_passes
         )
@@ -531,11 +531,3 @@ class Dependencies:
             self._record_decompositions(decompositions)
             self._add_table(state, GIVEN_DECOMPOSITIONS, decompositions)
         return decompositions
-
-    def _add_compilers(self, state: Fingerprint) -> bool:
-        """Add AOTAutograd's third-party compiler functions; return whether there are any."""
-        functions = compilers()
-        for name, code in functions:
-            state.note(name)
-            state.add(code, f"the argument {name}")
-        return bool(functions)

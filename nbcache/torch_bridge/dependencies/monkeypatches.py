@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, requires
-from operator import attrgetter, is_
+from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -126,11 +126,7 @@ class _Record:
         self.changes: Collection[Change] | None = None
 
     def is_unchanged(self, entries: Mapping[Any, Any]) -> bool:
-        return (
-            len(entries) == len(self.values)
-            and all(map(is_, entries.values(), self.values))
-            and all(map(is_, entries, self.keys))
-        )
+        return _are_same(entries.values(), self.values) and _are_same(entries, self.keys)
 
 
 class Originals:
@@ -391,7 +387,9 @@ def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
     """Return name and table of each table of a module in `TABLES` that this torch version has."""
     tables = []
     for name in TABLES.get(getattr(module, "__name__", ""), ()):
-        table: Any = _attribute_at(module, name)
+        table: Any = module
+        for part in name.split("."):
+            table = getattr(table, part, None)
         if name == "global_decomposition_table":
             tables += [
                 (f"{kind} decompositions", decompositions) for kind, decompositions in (table or {}).items()
@@ -399,13 +397,6 @@ def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
         elif table is not None:
             tables.append((name, table))
     return tables
-
-
-def _attribute_at(module: Any, path: str) -> Any:
-    try:
-        return attrgetter(path)(module)
-    except AttributeError:
-        return None
 
 
 def all_tables() -> Iterator[tuple[str, Any]]:

@@ -120,7 +120,8 @@ class Registrations:
             def inner(*functions: Any, **keywords: Any) -> Any:
                 result = register(*functions, **keywords)
                 for function in (*functions, *keywords.values()):
-                    self._note(partial(self._note_py_impl, operator, key, function))
+                    name = f"{operator.name()} {key}"
+                    self._note(partial(self._note_override, name, function, operator))
                 return result
 
             return inner
@@ -154,9 +155,6 @@ class Registrations:
         self._kernels[qualified, key] = [*alive, (function, weakref.ref(library))]
         if self.is_torch_operator(qualified):
             self._note_override(f"{qualified} {key}", function, library)
-
-    def _note_py_impl(self, operator: Any, key: Any, function: Any) -> None:
-        self._note_override(f"{operator.name()} {key}", function, operator)
 
     def _note_override(self, description: str, function: Any, owner: Any) -> None:
         name = description.partition(" ")[0]

@@ -69,7 +69,10 @@ def adopt(
     trace, names, code = read.trace, read.names, read.code
     values = dict(zip(read.sources, source_values, strict=True))
     inputs = [source_values[index] for index in trace.inputs]
-    _check_overlap(torch, inputs)
+    storages = [value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)]
+    allocated = [address for address in storages if address]
+    if len({*allocated}) != len(allocated):  # AOTAutograd compiles graphs for the inputs that share memory
+        raise NoTrace("some of its inputs share memory")
     result = Adoption(frame.scope, [name for name in trace.imports if name not in frame.scope])
     no_shapes = guards._ShapeGuardsHelper([])
 
@@ -151,14 +154,6 @@ def _resume_function(kind: str, place: str, read: ReadTrace, frame: Frame) -> An
         return FunctionType(code, frame.scope, code.co_name, None, closure)
 
     return make_function
-
-
-def _check_overlap(torch: ModuleType, inputs: Sequence[Any]) -> None:
-    """Raise NoTrace if two inputs share memory: AOTAutograd compiles graphs for the inputs that do."""
-    addresses = [value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)]
-    allocated = [address for address in addresses if address]
-    if len({*allocated}) != len(allocated):
-        raise NoTrace("some of its inputs share memory")
 
 
 def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapping[Any, Any]) -> Any:

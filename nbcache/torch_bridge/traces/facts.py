@@ -275,15 +275,12 @@ def registrations(torch: ModuleType, objects: Objects) -> str:
     if not registered:
         return objects.registrations
     digests = TorchObjects(torch)
-    descriptions = [
-        f"{full_name(kind)} {kind in constants} {digests.digest(_functions(nodes.get(kind)))}"
-        for kind in registered
-    ]
+    descriptions = []
+    for kind in registered:
+        functions = tuple(nodes[kind])[1:] if kind in nodes else None  # they flatten and unflatten an object
+        functions = functions and tuple(getattr(call, "__func__", call) for call in functions)
+        descriptions.append(f"{full_name(kind)} {kind in constants} {digests.digest(functions)}")
     return f"{objects.registrations} {hashed(sorted(descriptions))}"
-
-
-def _functions(node: Any) -> tuple[Any, ...] | None:
-    return None if node is None else tuple(getattr(call, "__func__", call) for call in tuple(node)[1:])
 
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()

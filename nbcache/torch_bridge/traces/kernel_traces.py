@@ -425,7 +425,8 @@ class Traces:
             trial.artifact = artifact
             return
         newest = self._session.find(_TYPE, call.key)[:1]  # usually, an edit elsewhere changes no trace
-        is_new = not (newest and is_alike(from_bytes(newest[0].content), trace))
+        stored = from_bytes(newest[0].content) if newest else None
+        is_new = stored is None or stored.all_facts != trace.all_facts or bool(difference(stored, trace))
         artifact = artifact if is_new else newest[0]
         count_and_record(self._session, artifact, made=is_new)
         self._reruns.note(call.key, call.place, artifact.digest)
@@ -541,11 +542,6 @@ def difference(stored: Trace, traced: Trace) -> str:
     """
     parts = zip(_parts_to_compare(stored), _parts_to_compare(traced), strict=True)
     return next((part for (part, first), (_, second) in parts if first != second), "")
-
-
-def is_alike(stored: Trace, traced: Trace) -> bool:
-    facts = [(trace.facts, trace.names, trace.asked, trace.attributes) for trace in (stored, traced)]
-    return facts[0] == facts[1] and not difference(stored, traced)
 
 
 def _parts_to_compare(trace: Trace) -> Iterator[tuple[str, Any]]:

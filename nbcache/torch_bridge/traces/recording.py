@@ -76,6 +76,9 @@ _FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
 """A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
 
+_REPLACED = ("torch._dynamo.mutation_guard", "unpatched_nn_module_init")
+"""Place of the method of `nn.Module` that Dynamo has replaced."""
+
 
 class Observations:
     """Variable trackers, objects and code that Dynamo used in one tracing."""
@@ -149,7 +152,7 @@ class Observations:
 
         With `lazy`, return the sources of values of which Dynamo may know only the type.
         """
-        for tracker, fields in self._fields():
+        for tracker, fields in self.fields():
             reads_globals = fields.get("descriptor") is _GLOBALS
             is_lazy = (type(tracker).__name__ in _LAZY or reads_globals) and id(tracker) not in self.hashed
             if is_lazy is lazy and fields.get("source") is not None:
@@ -157,23 +160,17 @@ class Observations:
 
     def unguarded_sources(self) -> set[Any]:
         """Return sources that Dynamo does not guard: globals that code of the standard library reads."""
-        sources = [source for _, fields in self._fields() if (source := fields.get("source")) is not None]
+        sources = [source for _, fields in self.fields() if (source := fields.get("source")) is not None]
         return {full for source in sources if (full := without_skips(source)) is not source}
 
-    def _fields(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    def fields(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         """Return the trackers with their attributes, without calling code of the trackers."""
         for tracker in self.trackers:
             yield tracker, object.__getattribute__(tracker, "__dict__")
 
-    def modules_without_source(self) -> Iterator[types.ModuleType]:
-        """Return the modules to which Dynamo could assign no source."""
-        for tracker, fields in self._fields():
-            if type(tracker).__name__ == "PythonModuleVariable" and fields.get("source") is None:
-                yield fields["value"]
-
     def texts(self) -> Iterator[str]:
         """Return the texts in trackers: each of them may have been the name of an attribute."""
-        for _, fields in self._fields():
+        for _, fields in self.fields():
             if issubclass(type(value := fields.get("value")), str):
                 yield str.__str__(value)
 
@@ -185,7 +182,7 @@ class Observations:
             items = dict.values(value) if issubclass(kind, dict) else value
             if not (is_container and all(_is_internal_type(type(item)) for item in items)):
                 yield from ((item, "SourcelessBuilder") for item in _objects_in(value, _MAX_DEPTH))
-        for tracker, fields in self._fields():
+        for tracker, fields in self.fields():
             kind = type(tracker).__name__
             if kind in _LAZY:
                 continue
@@ -204,7 +201,7 @@ def _objects_in(value: Any, depth: int = 0) -> Iterator[Any]:
     if kind.__name__ in ("ImplicitRealizingVariableTrackerMeta", "VariableTrackerMeta"):
         return
     if kind in _CONTAINERS and depth < _MAX_DEPTH:
-        if kind is dict and _is_scope(value):
+        if kind is dict and facts.scope_name(value):  # of a module: each name that code reads has a tracker
             return
         for item in (*value.keys(), *value.values()) if issubclass(kind, dict) else value:
             yield from _objects_in(item, depth + 1)
@@ -222,13 +219,6 @@ def _type_of(tracker: Any) -> type | None:
     except Exception:  # Dynamo does not know it, or not yet
         return None
     return kind
-
-
-def _is_scope(value: dict[Any, Any]) -> bool:
-    """Return whether this is the globals of a module, in which each name that code reads has a tracker."""
-    name = value.get("__name__")
-    module = sys.modules.get(name) if isinstance(name, str) else None
-    return module is not None and module.__dict__ is value
 
 
 def _flag_sizes() -> dict[type, int]:
@@ -580,7 +570,9 @@ def _places_of_objects(
         if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
             state_reads.check_call(value, inlined)
         elif isinstance(value, (types.FunctionType, type)):
-            place = facts.place_of(value) or _place_in_dynamo(value)
+            place = facts.place_of(value)
+            if vars(sys.modules[_REPLACED[0]]).get(_REPLACED[1]) is value:
+                place = _REPLACED
             if place is None:
                 raise NoTrace(f"{value.__qualname__} has no name under which another kernel can find it")
             state_reads.check_call(value, inlined)
@@ -589,12 +581,6 @@ def _places_of_objects(
             raise NoTrace(f"another kernel cannot find a {type(value).__qualname__} (in a {kind}) by a name")
         if id(value) in objects.unordered:
             raise NoTrace("it may depend on the order of a set, which differs between processes")
-
-
-def _place_in_dynamo(value: Any) -> tuple[str, str] | None:
-    """Return the place of the method of `nn.Module` that Dynamo has replaced; None for any other value."""
-    module, name = "torch._dynamo.mutation_guard", "unpatched_nn_module_init"
-    return (module, name) if vars(sys.modules[module]).get(name) is value else None
 
 
 def _is_polyfill(value: Any) -> bool:
@@ -647,9 +633,10 @@ def _attribute_names(observations: Observations, values: Iterable[Any]) -> set[s
 
 def _places_in_modules(observations: Observations, names: Set[str]) -> Iterator[tuple[str, str]]:
     """Return the places (module, name) that code may have read in modules without a source."""
-    modules = {facts.module_name(module): module for module in observations.modules_without_source()}
-    if "" in modules:
-        raise NoTrace(f"another kernel cannot find the module {modules[''].__name__} by a name")
+    modules: dict[str, ModuleType] = {}
+    for tracker, fields in observations.fields():
+        if type(tracker).__name__ == "PythonModuleVariable" and fields.get("source") is None:
+            modules[_name_of_module(fields["value"])] = fields["value"]
     for name, module in sorted(modules.items()):
         yield from ((name, attribute) for attribute in sorted(names & module.__dict__.keys()))
 
@@ -658,8 +645,11 @@ def _module_rows(values: Sequence[Any], names: Set[str]) -> Iterator[list[str]]:
     """Return a row [module, names] for each module among values: those names that it has."""
     modules = {id(value): value for value in values if isinstance(value, ModuleType)}
     for module in sorted(modules.values(), key=lambda item: item.__name__):
-        name = facts.module_name(module)
-        if not name:
-            raise NoTrace(f"another kernel cannot find the module {module.__name__} by a name")
         state_reads.check_module(module)
-        yield [name, names_to(facts.present_names(module.__dict__, names))]
+        yield [_name_of_module(module), names_to(facts.present_names(module.__dict__, names))]
+
+
+def _name_of_module(module: ModuleType) -> str:
+    if name := facts.module_name(module):
+        return name
+    raise NoTrace(f"another kernel cannot find the module {module.__name__} by a name")

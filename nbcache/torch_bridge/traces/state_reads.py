@@ -306,31 +306,26 @@ def check_executed_code(
                 raise NoTrace(f"Python runs {code.co_qualname}() while Dynamo traces")
             continue
         module = modules.get(file, "")
-        owner = _owner(code, module)
+        cls, _, name = code.co_qualname.rpartition(".")
+        owner = _class_at(module, cls)
         if owner in finders:
             continue
         if owner is not None and issubclass(owner, types.ModuleType):
             if not any(issubclass(kind, owner) for kind in module_kinds):
                 continue
-        elif _is_config_method(code, module):
-            yield code, vars(sys.modules[module])
-            continue
+        elif name == "__getattribute__" and (module, cls) in CONFIGS:
+            if owner is not None and getattr(vars(owner).get(name), "__code__", None) is code:
+                yield code, vars(sys.modules[module])  # it reads only the configuration itself
+                continue
         raise NoTrace(f"Python runs {code.co_qualname}() of {module or 'a package'} while Dynamo traces")
 
 
-def _owner(code: types.CodeType, module: str) -> type | None:
+def _class_at(module: str, name: str) -> type | None:
     try:
-        owner = object_at(module, code.co_qualname.rpartition(".")[0])
+        owner = object_at(module, name)
     except NoTrace:
         return None
     return owner if isinstance(owner, type) else None
-
-
-def _is_config_method(code: types.CodeType, module: str) -> bool:
-    """Return whether this is the method of a configuration that reads only the configuration itself."""
-    cls, _, name = code.co_qualname.rpartition(".")
-    is_known = (module, cls) in CONFIGS and name == "__getattribute__"
-    return is_known and object_at(module, code.co_qualname).__code__ is code
 
 
 def _is_users_code(code: types.CodeType, tuples: set[types.CodeType]) -> bool:

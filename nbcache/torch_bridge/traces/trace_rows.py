@@ -206,7 +206,12 @@ class ReadTrace:
         """Stored name → name here of each global that Dynamo set: several objects may adopt one trace."""
         self.code = with_global_names(code_from(trace.code, constant_from), self.names)
         """The code to run, before it gets the function's file and line."""
-        self.sources = read_sources([*_source_rows(trace, self.names)], source_module)
+        rows = []
+        for kind, base, fields in trace.sources:
+            name = fields.get("global_name") if kind == "GlobalSource" else None
+            renamed = {"global_name": self.names[name]} if name in self.names else {}
+            rows.append([kind, base, {**fields, **renamed}])
+        self.sources = read_sources(rows, source_module)
         self.expressions = [*map(expression_of, self.sources)]
         """Expression of each source; None for sources without a value."""
         self._guards = [guard_from_row(row, self.sources, guards.GuardBuilder) for row in trace.guards]
@@ -235,15 +240,6 @@ def with_global_names(code: CodeType, names: Mapping[str, str]) -> CodeType:
     if names.keys() & sets:
         raise NoTrace("its code sets a global that Dynamo sets, too")
     return code.replace(co_names=tuple(names.get(name, name) for name in code.co_names), co_consts=constants)
-
-
-def _source_rows(trace: Trace, names: Mapping[str, str]) -> Iterator[list[Any]]:
-    """Return the rows of the sources of a trace with new names for the globals that Dynamo set."""
-    for kind, base, fields in trace.sources:
-        if kind == "GlobalSource" and fields.get("global_name") in names:
-            yield [kind, base, {**fields, "global_name": names[fields["global_name"]]}]
-        else:
-            yield [kind, base, fields]
 
 
 def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
