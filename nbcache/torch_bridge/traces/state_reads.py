@@ -307,16 +307,15 @@ def check_executed_code(
             continue
         module = modules.get(file, "")
         cls, _, name = code.co_qualname.rpartition(".")
-        owner = _class_at(module, cls)
+        owner, is_config = _class_at(module, cls), name == "__getattribute__" and (module, cls) in CONFIGS
         if owner in finders:
             continue
         if owner is not None and issubclass(owner, types.ModuleType):
             if not any(issubclass(kind, owner) for kind in module_kinds):
                 continue
-        elif name == "__getattribute__" and (module, cls) in CONFIGS:
-            if owner is not None and getattr(vars(owner).get(name), "__code__", None) is code:
-                yield code, vars(sys.modules[module])  # it reads only the configuration itself
-                continue
+        elif is_config and owner is not None and getattr(vars(owner).get(name), "__code__", None) is code:
+            yield code, vars(sys.modules[module])  # it reads only the configuration itself
+            continue
         raise NoTrace(f"Python runs {code.co_qualname}() of {module or 'a package'} while Dynamo traces")
 
 
