@@ -34,25 +34,15 @@ _OPTIONAL = frozenset({"break_line", "break_reason", "seconds"})
 """Fields that are omitted if they are empty."""
 _DIGITS = 16
 """Number of hexadecimal digits for the bits of a float."""
-_CODE = {
-    "co_argcount": int,
-    "co_posonlyargcount": int,
-    "co_kwonlyargcount": int,
-    "co_nlocals": int,
-    "co_stacksize": int,
-    "co_flags": int,
+_CODE: Mapping[str, type] = {
+    **dict.fromkeys(("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals"), int),
+    **dict.fromkeys(("co_stacksize", "co_flags"), int),
     "co_code": bytes,
-    "co_consts": tuple,
-    "co_names": tuple,
-    "co_varnames": tuple,
-    "co_filename": str,
-    "co_name": str,
-    "co_qualname": str,
+    **dict.fromkeys(("co_consts", "co_names", "co_varnames"), tuple),
+    **dict.fromkeys(("co_filename", "co_name", "co_qualname"), str),
     "co_firstlineno": int,
-    "co_linetable": bytes,
-    "co_exceptiontable": bytes,
-    "co_freevars": tuple,
-    "co_cellvars": tuple,
+    **dict.fromkeys(("co_linetable", "co_exceptiontable"), bytes),
+    **dict.fromkeys(("co_freevars", "co_cellvars"), tuple),
 }
 """The arguments of `types.CodeType`, in order, with their types."""
 

@@ -105,26 +105,10 @@ STATEFUL_ATTRIBUTES: Mapping[str, frozenset[str]] = {
 }
 """Function or class → attributes that read outside state. Without them, the function or class is pure."""
 _READERS: tuple[Any, ...] = (
-    builtins.open,
-    builtins.eval,
-    builtins.exec,
-    builtins.globals,
-    builtins.locals,
-    builtins.input,
-    builtins.__import__,
-    importlib.import_module,
-    io.open,
-    os.getenv,
-    os.environ,
-    sys.modules,
-    sys._getframe,
-    inspect.currentframe,
-    inspect.get_annotations,
-    inspect.getsource,
-    inspect.getsourcelines,
-    inspect.stack,
-    random.SystemRandom,
-    typing.get_type_hints,
+    *(builtins.open, builtins.eval, builtins.exec, builtins.globals, builtins.locals, builtins.input),
+    *(builtins.__import__, importlib.import_module, io.open, os.getenv, os.environ, sys.modules),
+    *(sys._getframe, inspect.currentframe, inspect.get_annotations, inspect.getsource, inspect.stack),
+    *(inspect.getsourcelines, random.SystemRandom, typing.get_type_hints),
 )
 """Functions and values that read outside state, such as a file or a name that is computed at run time."""
 _READING_ATTRIBUTES = words(
@@ -140,12 +124,8 @@ _FORMATTING = words(
 """Names of functions and methods that make texts of values."""
 _PLACEHOLDER = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*.]*[hlL]?[sra]")
 _NAMESPACE_READERS = (builtins.dir, builtins.vars)
-_ATTRIBUTE_READERS = (
-    *_NAMESPACE_READERS,
-    builtins.getattr,
-    builtins.hasattr,
-    operator.attrgetter,
-    operator.methodcaller,
+_ATTRIBUTE_READERS: tuple[Any, ...] = (
+    *(*_NAMESPACE_READERS, builtins.getattr, builtins.hasattr, operator.attrgetter, operator.methodcaller),
 )
 _LONGEST_NAME = 1000
 """Characters; a longer text is no dotted name of an attribute."""

@@ -15,12 +15,8 @@ from nbcache.core.installed import is_in_packages_folder
 
 CACHED = type(functools.lru_cache(maxsize=1)(len))
 DESCRIPTORS = (
-    types.BuiltinFunctionType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.MethodDescriptorType,
-    types.MethodWrapperType,
+    *(types.BuiltinFunctionType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
+    *(types.MemberDescriptorType, types.MethodDescriptorType, types.MethodWrapperType),
     types.WrapperDescriptorType,
 )
 """Types of functions, methods and attributes that are written in C."""

@@ -37,13 +37,9 @@ torch was imported before nbcache was loaded; otherwise nbcache reads them from 
 """
 _RELEASES = ((2, 11), (2, 15))
 _PRECISIONS: Mapping[tuple[str, str], str] = {
-    ("generic", "all"): "none",
-    ("cuda", "all"): "none",
-    ("cuda", "conv"): "tf32",
-    ("cuda", "rnn"): "tf32",
-    ("mkldnn", "all"): "none",
-    ("mkldnn", "conv"): "none",
-    ("mkldnn", "rnn"): "none",
+    **dict.fromkeys((("generic", "all"), ("cuda", "all")), "none"),
+    **dict.fromkeys((("cuda", "conv"), ("cuda", "rnn")), "tf32"),
+    **dict.fromkeys((("mkldnn", "all"), ("mkldnn", "conv"), ("mkldnn", "rnn")), "none"),
 }
 """Default float32 precisions by backend and operator; torch's keys cover CUDA's `matmul`."""
 _defaults: dict[Any, Any] = {}
@@ -71,18 +67,16 @@ _REGISTRY_READERS: Mapping[str, frozenset[str]] = {
     "torch.distributions.kl": frozenset({"kl_divergence"}),
 }
 """Module → functions that read its registries; a module's hooks are called without such a name."""
+HOOKS = (
+    *("_global_backward_hooks", "_global_backward_pre_hooks", "_global_buffer_registration_hooks"),
+    *("_global_forward_hooks", "_global_forward_pre_hooks", "_global_module_registration_hooks"),
+    "_global_parameter_registration_hooks",
+)
+"""torch's registries of hooks for all modules."""
 _REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "torch.distributions.constraint_registry": ("biject_to._registry", "transform_to._registry"),
     "torch.distributions.kl": ("_KL_REGISTRY",),
-    "torch.nn.modules.module": (
-        "_global_backward_hooks",
-        "_global_backward_pre_hooks",
-        "_global_buffer_registration_hooks",
-        "_global_forward_hooks",
-        "_global_forward_pre_hooks",
-        "_global_module_registration_hooks",
-        "_global_parameter_registration_hooks",
-    ),
+    "torch.nn.modules.module": HOOKS,
 }
 """Module → registries in which torch's modules and distributions look up third-party code."""
 

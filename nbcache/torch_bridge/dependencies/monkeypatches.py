@@ -61,12 +61,8 @@ UNREACHED = words(
 )
 """Functions in `torch` that no graph reaches; users replace some of them."""
 _ARGUMENT_MODULES = (
-    "torch._inductor.ir",
-    "torch._inductor.pattern_matcher",
-    "torch.autograd.function",
-    "torch.fx.graph",
-    "torch.fx.graph_module",
-    "torch.fx.node",
+    *("torch._inductor.ir", "torch._inductor.pattern_matcher", "torch.autograd.function"),
+    *("torch.fx.graph", "torch.fx.graph_module", "torch.fx.node"),
 )
 """Modules of classes whose instances torch passes to lowerings, patterns, passes and autograd formulas."""
 SCRATCH = "torch.fx.graph_module._CodeOnlyModule"
@@ -86,16 +82,8 @@ _TORCH_WRAPPERS = (
 )
 """Prefixes of the qualified names of wrappers that torch itself installs in its modules and classes."""
 _COMPILER = (
-    "torch._decomp",
-    "torch._functorch.",
-    "torch._higher_order_ops.",
-    "torch._inductor.",
-    "torch._library",
-    "torch._meta_registrations",
-    "torch._prims",
-    "torch._refs",
-    "torch._subclasses.",
-    "torch.fx.",
+    *("torch._decomp", "torch._functorch.", "torch._higher_order_ops.", "torch._inductor.", "torch._library"),
+    *("torch._meta_registrations", "torch._prims", "torch._refs", "torch._subclasses.", "torch.fx."),
 )
 _PLAIN = (bool, bytes, complex, float, int, str, tuple)
 """Types of attributes that hold settings, which users may set."""

@@ -18,29 +18,19 @@ if TYPE_CHECKING:
     from nbcache.torch_bridge.patches import Patches
 
 
+_COLLECTIVES = ("all_gathers", "all_reduces", "reduce_scatters")
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "torch._functorch.config": (
-        "activation_memory_budget_runtime_estimator",
-        "activation_memory_budget_solver",
+        *("activation_memory_budget_runtime_estimator", "activation_memory_budget_solver"),
         "joint_custom_pass",
     ),
     "torch._inductor.config": (
-        "_fuse_ddp_communication_passes",
-        "_post_fusion_custom_pass",
-        "_pre_fusion_custom_pass",
+        *("_fuse_ddp_communication_passes", "_post_fusion_custom_pass", "_pre_fusion_custom_pass"),
         "aten_distributed_optimizations.custom_runtime_estimation",
-        "bucket_all_gathers_fx_bucket_size_determinator",
-        "bucket_all_reduces_fx_bucket_size_determinator",
-        "bucket_reduce_scatters_fx_bucket_size_determinator",
-        "custom_partitioner_fn",
-        "external_matmul",
-        "inductor_choices_class",
-        "joint_custom_post_pass",
-        "joint_custom_pre_pass",
-        "post_grad_custom_post_pass",
-        "post_grad_custom_pre_pass",
-        "pre_grad_custom_pass",
-        "reorder_for_compute_comm_overlap_passes",
+        *(f"bucket_{kind}_fx_bucket_size_determinator" for kind in _COLLECTIVES),
+        *("custom_partitioner_fn", "external_matmul", "inductor_choices_class"),
+        *("joint_custom_post_pass", "joint_custom_pre_pass", "post_grad_custom_post_pass"),
+        *("post_grad_custom_pre_pass", "pre_grad_custom_pass", "reorder_for_compute_comm_overlap_passes"),
     ),
 }
 """Module → settings that may hold user code.

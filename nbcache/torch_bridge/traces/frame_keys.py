@@ -13,7 +13,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.code import code_digest, words
 from nbcache.core.key import sha256
-from nbcache.torch_bridge.dependencies.global_state import flags
+from nbcache.torch_bridge.dependencies.global_state import HOOKS, flags
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 from nbcache.torch_bridge.traces.facts import Frame, NoTrace
 from nbcache.torch_bridge.unnoticed import is_read
@@ -30,11 +30,6 @@ _WITHOUT_EFFECT = words(
 _RULES = (
     *("BUILTIN_INLINE_WHEN_CALLED", "FORCE_SKIP_FILES", "LEGACY_MOD_INLINELIST", "MOD_INLINELIST"),
     *("MOD_SKIPLIST", "SKIP_DIRS"),
-)
-_HOOKS = (
-    *("_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks"),
-    *("_global_forward_pre_hooks", "_global_module_registration_hooks", "_global_buffer_registration_hooks"),
-    "_global_parameter_registration_hooks",
 )
 
 
@@ -88,7 +83,7 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
         raise NoTrace("a torch.func transform is in force")
     if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:
         raise NoTrace("hooks for saved tensors are in force")  # Dynamo inlines the graphs of some hooks
-    if any(getattr(torch.nn.modules.module, name, None) for name in _HOOKS):
+    if any(getattr(torch.nn.modules.module, name, None) for name in HOOKS):
         raise NoTrace("global module hooks are set")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         raise NoTrace("it runs in a distributed program")
