@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from soundness.restarts import Restarts
+from soundness.restarts import Pair, Restarts
 
 from support.front_door import environ_below
 
@@ -27,7 +27,7 @@ def tracing(restarts: Restarts) -> Restarts:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Restarts, Restarts]]:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Return two machines whose kernels keep traces, each with an order of its own for sets of texts.
 
     Both are started alike: a trace is used only where a kernel has the same modules as the one that traced.

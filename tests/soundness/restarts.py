@@ -93,6 +93,9 @@ class Restarts:
         self._output.close()
 
 
+Pair = tuple[Restarts, Restarts]
+
+
 def _serve() -> None:
     import torch
     import torch._inductor.config

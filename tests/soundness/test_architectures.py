@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from soundness.answers import ADOPTED, difference, reasons
-from soundness.restarts import Restarts
+from soundness.restarts import Pair
 
 from support.torch_versions import needs_traces
 
@@ -75,7 +75,7 @@ def results(compile):
 
 @pytest.mark.parametrize("name", [*ADOPT, *REFUSED])
 def test_an_architecture_answers_the_same_and_has_a_trace_where_the_docs_say_so(
-    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
+    name: str, both: Pair, tmp_path: Path
 ) -> None:
     first, second = both
     source = SOURCE.format(name=name)

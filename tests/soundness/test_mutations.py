@@ -9,7 +9,7 @@ import pytest
 from soundness.answers import adopts, difference
 from soundness.mutations import changed, rewritten
 from soundness.program_files import CASE, CELL, SET_UP, programs, with_cases
-from soundness.restarts import Restarts
+from soundness.restarts import Pair
 
 from support.torch_versions import needs_traces
 
@@ -58,9 +58,7 @@ def test_a_mutant_is_another_program_that_python_compiles() -> None:
         for number, name in enumerate(PROGRAMS)
     ],
 )
-def test_no_trace_answers_for_a_mutant_whose_answer_is_another(
-    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_no_trace_answers_for_a_mutant_whose_answer_is_another(name: str, both: Pair, tmp_path: Path) -> None:
     first, second = both
     source, folder = rewritten(PROGRAMS[name].source), tmp_path / "kernels"
     mutants = [*changed(source, MUTANTS, SEED)]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from soundness.answers import adopts, difference, reasons
 from soundness.program_files import CASE, CELL, Edit, Program, apply, programs, with_cases
-from soundness.restarts import Restarts
+from soundness.restarts import Pair
 
 from support import rotation
 from support.torch_versions import needs_traces
@@ -79,7 +79,7 @@ def samples() -> list[Program]:
 
 @pytest.mark.parametrize("group", [*groups()])
 def test_when_something_outside_the_cells_changes_every_answer_is_the_new_one(
-    group: list[Program], both: tuple[Restarts, Restarts], tmp_path: Path
+    group: list[Program], both: Pair, tmp_path: Path
 ) -> None:
     first, second = both
     adopted, problems = [], []
@@ -110,9 +110,7 @@ def test_when_something_outside_the_cells_changes_every_answer_is_the_new_one(
 
 
 @pytest.mark.parametrize("group", [*groups()])
-def test_an_audit_finds_what_another_process_stored(
-    group: list[Program], both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_an_audit_finds_what_another_process_stored(group: list[Program], both: Pair, tmp_path: Path) -> None:
     first, second = both
     for program in group:
         if program.expect == "adopted":
@@ -131,9 +129,7 @@ def test_an_audit_finds_what_another_process_stored(
         for number, program in enumerate(samples())
     ],
 )
-def test_after_an_edit_of_a_cell_no_trace_is_adopted(
-    program: Program, both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_after_an_edit_of_a_cell_no_trace_is_adopted(program: Program, both: Pair, tmp_path: Path) -> None:
     first, second = both
     source = apply(program.source, program.changes[0])
     first.run(program.source, tmp_path / "kernels")

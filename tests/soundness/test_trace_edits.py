@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from soundness.answers import ADOPTED, difference, reasons
 from soundness.program_files import CASE, CELL, with_cases
-from soundness.restarts import Restarts
+from soundness.restarts import Pair
 
 from support.torch_versions import needs_traces
 
@@ -17,9 +17,7 @@ from support.torch_versions import needs_traces
 pytestmark = [pytest.mark.compile, pytest.mark.proof, needs_traces]
 
 
-def test_an_audit_that_finds_a_difference_removes_the_trace_and_uses_none(
-    both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_an_audit_that_finds_a_difference_removes_the_trace_and_uses_none(both: Pair, tmp_path: Path) -> None:
     doctored = """
 import dataclasses
 import nbcache.torch_bridge.traces.trace_rows as trace_rows
@@ -46,7 +44,7 @@ trace_rows.from_bytes = with_fewer_guards
 
 @pytest.mark.parametrize(("audit", "watched"), [("0", []), ("1", ["watched"])])
 def test_a_function_without_a_trace_is_recorded_again_in_one_of_so_many_kernels(
-    both: tuple[Restarts, Restarts], tmp_path: Path, audit: str, watched: list[str]
+    both: Pair, tmp_path: Path, audit: str, watched: list[str]
 ) -> None:
     doctored = """
 import nbcache
@@ -66,7 +64,7 @@ kernel_traces.observe = observe
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 tells of what runs without a profiler")
-def test_nothing_is_recorded_while_somebody_profiles(both: tuple[Restarts, Restarts], tmp_path: Path) -> None:
+def test_nothing_is_recorded_while_somebody_profiles(both: Pair, tmp_path: Path) -> None:
     call = "found = compile(f)(torch.ones(3))"
     profiled = FUNCTION.replace(
         call,
@@ -85,9 +83,7 @@ def test_nothing_is_recorded_while_somebody_profiles(both: tuple[Restarts, Resta
     assert reasons(second.run(program, tmp_path / "kernels"))[0].startswith(ADOPTED)
 
 
-def test_an_adopted_function_says_why_and_where_it_has_a_graph_break(
-    both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_an_adopted_function_says_why_and_where_it_has_a_graph_break(both: Pair, tmp_path: Path) -> None:
     first, second = both
     program = """
 import torch
@@ -149,9 +145,7 @@ EDITS_IN_WORDS = [
 
 
 @pytest.mark.parametrize(("old", "new", "told"), EDITS_IN_WORDS)
-def test_what_differs_is_told_in_words(
-    old: str, new: str, told: str, both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_what_differs_is_told_in_words(old: str, new: str, told: str, both: Pair, tmp_path: Path) -> None:
     program = """
 import torch
 K = 2.0
@@ -221,9 +215,7 @@ STEPS = [
     "where",
     STEPS,
 )
-def test_a_fault_at_any_step_means_that_torch_traces(
-    where: str, both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_a_fault_at_any_step_means_that_torch_traces(where: str, both: Pair, tmp_path: Path) -> None:
     first, second = both
     expected = first.run(FUNCTION, tmp_path / "kernels")
 
@@ -239,9 +231,7 @@ def test_a_fault_at_any_step_means_that_torch_traces(
     assert reasons(again)[0].startswith(ADOPTED)
 
 
-def test_an_interrupt_leaves_nothing_behind_and_passes(
-    both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_an_interrupt_leaves_nothing_behind_and_passes(both: Pair, tmp_path: Path) -> None:
     first, second = both
     caught = (
         "caught = []\ntry:\n    results(lambda f: torch.compile(f, mode='lite'))\n"
@@ -259,9 +249,7 @@ def test_an_interrupt_leaves_nothing_behind_and_passes(
         assert found["tensors"][0] == ["torch.float32", [3], [3.0, 3.0, 3.0]]
 
 
-def test_what_the_function_itself_raises_passes_untouched(
-    both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_what_the_function_itself_raises_passes_untouched(both: Pair, tmp_path: Path) -> None:
     program = """
 import torch
 def f(x):
@@ -282,9 +270,7 @@ def results(compile):
     assert expected["tensors"][1][2] == [1.0]
 
 
-def test_two_objects_of_one_class_adopt_one_trace_each(
-    both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_two_objects_of_one_class_adopt_one_trace_each(both: Pair, tmp_path: Path) -> None:
     program = """
 import torch
 class Net(torch.nn.Module):
@@ -308,9 +294,7 @@ def results(compile):
     assert not difference(found, first.run(program, tmp_path / "eager", eager=True))
 
 
-def test_an_adoption_notes_in_torchs_profile_of_sizes_what_tracing_notes(
-    both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_an_adoption_notes_in_torchs_profile_of_sizes_what_tracing_notes(both: Pair, tmp_path: Path) -> None:
     noted = tmp_path / "noted"
     program = f"""
 import torch
@@ -349,7 +333,7 @@ def results(compile):
 
 
 def test_other_sizes_become_dynamic_after_an_adopted_trace_as_after_tracing(
-    both: tuple[Restarts, Restarts], tmp_path: Path
+    both: Pair, tmp_path: Path
 ) -> None:
     program = """
 import torch

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from soundness.answers import adopts, difference
 from soundness.program_files import CASE, with_cases
-from soundness.restarts import Restarts
+from soundness.restarts import Pair
 
 from nbcache.torch_bridge.torch_behavior import release, torch_version
 from support.torch_versions import needs_traces
@@ -256,7 +256,7 @@ WRONG = {
     "program", [CHANGES, THREADS, NO_BACKWARD], ids=["changes", "threads", "no backward"]
 )
 def test_whatever_happens_after_an_adoption_the_answer_is_the_one_of_now(
-    program: str, both: tuple[Restarts, Restarts], tmp_path: Path
+    program: str, both: Pair, tmp_path: Path
 ) -> None:
     first, second = both
     first.run(program, tmp_path / "kernels")
@@ -274,7 +274,7 @@ def test_whatever_happens_after_an_adoption_the_answer_is_the_one_of_now(
     ids=["reload", "autoreload"],
 )
 def test_what_is_reloaded_after_an_adoption_answers_as_it_is_now(
-    how: str, again: str, both: tuple[Restarts, Restarts], tmp_path: Path
+    how: str, again: str, both: Pair, tmp_path: Path
 ) -> None:
     program = RELOADED.replace("HOW", how).replace("AGAIN", again).replace("FOLDER", str(tmp_path))
     module = tmp_path / "edited_module.py"
@@ -287,9 +287,7 @@ def test_what_is_reloaded_after_an_adoption_answers_as_it_is_now(
 
 
 @pytest.mark.parametrize("name", [*COUNTED])
-def test_code_of_the_user_s_runs_as_often_as_without_traces(
-    name: str, both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_code_of_the_user_s_runs_as_often_as_without_traces(name: str, both: Pair, tmp_path: Path) -> None:
     program = "import torch\nX = torch.arange(1.0, 4.0)\n" + COUNTED[name]
     source = CASE + with_cases([program.replace("EDIT", text) for text in ("", EDITS.get(name, ""))])
     for case, machine in enumerate(both):
@@ -298,9 +296,7 @@ def test_code_of_the_user_s_runs_as_often_as_without_traces(
         assert not difference(answer, off)
 
 
-def test_what_makes_graph_breaks_errors_is_part_of_the_key(
-    both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_what_makes_graph_breaks_errors_is_part_of_the_key(both: Pair, tmp_path: Path) -> None:
     program = """
 import torch
 def f(x):
@@ -320,9 +316,7 @@ def results(compile):
 
 
 @pytest.mark.skipif(RELEASE < (2, 15), reason="there it changes no graph of another function")
-def test_where_cuda_graphs_are_overridden_there_is_no_trace(
-    both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_where_cuda_graphs_are_overridden_there_is_no_trace(both: Pair, tmp_path: Path) -> None:
     program = """
 import torch
 def f(x): return x + 1
@@ -340,9 +334,7 @@ def results(compile):
     assert adopts(second.run(source, tmp_path / "kernels")) == [False]
 
 
-def test_several_traces_under_a_key_are_each_adopted_where_they_fit(
-    both: tuple[Restarts, Restarts], tmp_path: Path
-) -> None:
+def test_several_traces_under_a_key_are_each_adopted_where_they_fit(both: Pair, tmp_path: Path) -> None:
     first, second = both
     source = CASE + with_cases([SEVERAL.replace("K = 2.0", f"K = {value}") for value in (2.0, 3.0, 5.0)])
     expected = [first.run(source, tmp_path / "kernels", case=case) for case in range(3)]
@@ -355,7 +347,7 @@ def test_several_traces_under_a_key_are_each_adopted_where_they_fit(
 
 @pytest.mark.parametrize("wrong", [*WRONG])
 def test_a_record_that_is_not_the_function_s_own_is_not_adopted(
-    wrong: str, both: tuple[Restarts, Restarts], tmp_path: Path
+    wrong: str, both: Pair, tmp_path: Path
 ) -> None:
     first, second = both
     expected = first.run(TWO, tmp_path / "kernels")
