@@ -155,12 +155,10 @@ class Originals:
         recorded = self._records[id(owner)]
         entries = dict(_entries(owner))  # other threads may change the owner
         if recorded.late:
-            if not self._is_library_code([_code(owner, value) for value in recorded.torch_entries.values()]):
-                recorded.torch_entries = {
-                    key: value
-                    for key, value in recorded.torch_entries.items()
-                    if self._is_library_code(_code(owner, value))
-                }
+            entries_of_torch = recorded.torch_entries.items()
+            recorded.torch_entries = {
+                key: value for key, value in entries_of_torch if self._is_library_code(_code(owner, value))
+            }
             recorded.late = False
         if recorded.changes is None or not recorded.is_unchanged(entries):
             if isinstance(owner, (list, tuple)):

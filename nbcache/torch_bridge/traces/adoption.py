@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, CellType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, names_from, value_from
 from nbcache.core.canonical_json import corrupt
@@ -81,12 +81,8 @@ def adopt(
             return _resume_function(kind, place, read, frame)
         if kind == "graph":
             return load(trace.autograd_key, inputs)
-        if kind == "builtins":
-            return facts.builtins_of(frame.scope)
-        if kind == "module" and place in sys.modules:
-            return sys.modules[place]
-        if kind == "object":
-            return facts.object_at(*place.split(" ", 1))
+        if (value := facts.global_of_dynamo(kind, place, frame.scope)) is not None:
+            return value
         raise corrupt("a trace sets a global of an unknown kind")
 
     def start_with_values(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -185,36 +181,21 @@ def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapp
         name_of_builtins_dict_key_in_fglobals=builtins,
     )
 
-    class Graph(output_graph.OutputGraphCommon):
-        root_tx = None
-        package = None
-        placeholders: tuple[Any, ...] = ()
-        non_compliant_ops: frozenset[Any] = frozenset()
-        compliant_custom_ops: frozenset[Any] = frozenset()
-
-        def __init__(self) -> None:
-            super().__init__(guards_state, dict(trace.imports))
-            self.graph = torch.fx.Graph()
-            self.tracing_context = TracingContext(None)
-            self.output_instructions: list[Any] = []
-            self.tracked_fakes: list[Any] = []
-
-        def get_replayed_side_effect_source_refs(self, **kwargs: Any) -> list[str]:
-            return list(trace.replayed)
-
-        def is_empty_graph(self) -> bool:
-            return not trace.autograd_key
-
-        def has_outputs(self) -> bool:
-            return bool(trace.has_outputs)
-
-        def count_calls(self) -> int:
-            return trace.operators
-
-        def get_graph_sizes_structured(self) -> dict[str, Any]:
-            return {}
-
-    return Graph()
+    members: dict[str, Any] = {
+        **dict.fromkeys(("package", "root_tx")),
+        **dict.fromkeys(("compliant_custom_ops", "non_compliant_ops"), frozenset()),
+        "placeholders": (),
+        "count_calls": lambda self: trace.operators,
+        "get_graph_sizes_structured": lambda self: {},
+        "get_replayed_side_effect_source_refs": lambda self, **kwargs: list(trace.replayed),
+        "has_outputs": lambda self: bool(trace.has_outputs),
+        "is_empty_graph": lambda self: not trace.autograd_key,
+    }
+    kind: Any = type("Graph", (output_graph.OutputGraphCommon,), members)
+    graph = kind(guards_state, dict(trace.imports))
+    graph.graph, graph.tracing_context = torch.fx.Graph(), TracingContext(None)
+    graph.output_instructions, graph.tracked_fakes = [], []
+    return graph
 
 
 def load_graph(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -356,37 +337,37 @@ def _name_in_words(source: Any) -> str:
     return str(source.name).replace("L['", "").replace("G['", "the global ").replace("']", "", 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Changed:
+class _Changed(NamedTuple):
+    """A fact that does not hold."""
+
     subject: str
     value: Any
     stored: str
     current: str
 
+    def is_plain(self) -> bool:
+        return self.stored.startswith(_SHOWN_DIGESTS) and self.current.startswith(_SHOWN_DIGESTS)
+
     def rank(self) -> tuple[bool, bool, int]:
         """Return the rank of this fact as an explanation: a shown value, then a function, then a deep one."""
-        return self._is_plain(), isinstance(self.value, FunctionType), self.subject.count(".")
+        return self.is_plain(), isinstance(self.value, FunctionType), self.subject.count(".")
 
     def reason(self) -> NoTrace:
-        is_cause = self._is_plain() or isinstance(self.value, FunctionType)
-        return NoTrace(self._description(), names_cause=is_cause)
-
-    def _description(self) -> str:
-        if self._is_plain():
-            old, new = (digest.partition(" ")[2] for digest in (self.stored, self.current))
-            return f"{self.subject}: {old} before, {new} now"
-        if "absent" in (self.stored, self.current):
-            return f"{self.subject} {'did not exist' if self.stored == 'absent' else 'existed'} before"
-        if isinstance(self.value, FunctionType):
-            code = self.value.__code__
-            return f"{self.value.__qualname__}(), {code.co_filename}:{code.co_firstlineno}, has changed"
-        if isinstance(self.value, BuiltinMethodType) and _is_tensor(self.value.__self__):
-            return f"{self.subject.rpartition('.')[0]} is {_OTHER_TENSOR}"
-        change = f"is {_OTHER_TENSOR}" if _is_tensor(self.value) else "has changed"
-        return f"{self.subject} {change}"
-
-    def _is_plain(self) -> bool:
-        return self.stored.startswith(_SHOWN_DIGESTS) and self.current.startswith(_SHOWN_DIGESTS)
+        subject, value, stored, current = self
+        is_function = isinstance(value, FunctionType)
+        if self.is_plain():
+            old, new = (digest.partition(" ")[2] for digest in (stored, current))
+            text = f"{subject}: {old} before, {new} now"
+        elif "absent" in (stored, current):
+            text = f"{subject} {'did not exist' if stored == 'absent' else 'existed'} before"
+        elif is_function:
+            code = value.__code__
+            text = f"{value.__qualname__}(), {code.co_filename}:{code.co_firstlineno}, has changed"
+        elif isinstance(value, BuiltinMethodType) and _is_tensor(value.__self__):
+            text = f"{subject.rpartition('.')[0]} is {_OTHER_TENSOR}"
+        else:
+            text = f"{subject} is {_OTHER_TENSOR}" if _is_tensor(value) else f"{subject} has changed"
+        return NoTrace(text, names_cause=self.is_plain() or is_function)
 
 
 def _is_tensor(value: object) -> bool:
@@ -399,12 +380,8 @@ def _globals_of_trace(read: ReadTrace, frame: Frame) -> dict[str, Any]:
     for name, module in trace.imports.items():
         scope[name] = sys.modules[module]
     for name, kind, place in trace.installed:
-        if kind == "builtins":
-            scope[names[name]] = facts.builtins_of(scope)
-        elif kind == "module":
-            scope[names[name]] = sys.modules.get(place)
-        elif kind == "object":
-            scope[names[name]] = facts.object_at(*place.split(" ", 1))
+        if kind in ("builtins", "module", "object"):
+            scope[names[name]] = facts.global_of_dynamo(kind, place, scope)
     return scope
 
 

@@ -487,3 +487,12 @@ def object_at(module: str, name: str) -> Any:
 
 def is_users_code(code: types.CodeType) -> bool:
     return not is_installed(code.co_filename)
+
+
+def global_of_dynamo(kind: str, place: str, scope: Mapping[str, Any]) -> Any:
+    """Return the value of a global that Dynamo set for its code, or None for a missing module."""
+    if kind == "builtins":
+        return builtins_of(scope)
+    if kind == "module":
+        return sys.modules.get(place)
+    return object_at(*place.split(" ", 1)) if kind == "object" else None
