@@ -175,10 +175,10 @@ def fail(*arguments):
 Registrations._note_kernel = fail
 """,
     "an exception where a hit is judged": """
-from nbcache.torch_bridge.dependencies import hit_guards
+from nbcache.torch_bridge.dependencies import keys
 def fail(*arguments):
     raise ZeroDivisionError("ours")
-hit_guards._fits = hit_guards.inputs_sharing_memory = fail
+keys._fits = keys.inputs_sharing_memory = fail
 """,
     "another text of the dispatcher": """
 dump = torch._C._dispatch_dump

@@ -38,8 +38,7 @@ from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.recording import count_and_record
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 from nbcache.torch_bridge.traces.adoption import Adoption, adopt, check_facts, load_graph
-from nbcache.torch_bridge.traces.facts import Frame, NoTrace
-from nbcache.torch_bridge.traces.frame_keys import key_of, options_of
+from nbcache.torch_bridge.traces.facts import Frame, NoTrace, key_of, options_of
 from nbcache.torch_bridge.traces.recording import Observations, make_trace, observe
 from nbcache.torch_bridge.traces.state_reads import ExecutedCode
 from nbcache.torch_bridge.traces.trace_rows import ReadTrace, read_trace
