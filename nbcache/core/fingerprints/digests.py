@@ -431,9 +431,9 @@ class Fingerprint:
             self._add_parts(f"field {name}", dict(field.metadata))
 
     def _add_registered_classes(self, cls: type) -> None:
-        """Add the classes registered for an abstract class, which `isinstance` accepts.
+        """Add the classes that `isinstance` accepts for an abstract class.
 
-        A known class contributes only user classes: packages register their own during import.
+        A known class contributes user classes only: packages register their own during import.
         """
         if not isinstance(cls, ABCMeta):
             return

@@ -46,7 +46,7 @@ class KnownPackages:
         return file.startswith(self._stdlib) and not is_in_packages_folder(file)
 
     def is_caller(self, frame: types.FrameType | None, through: tuple[str, ...]) -> bool:
-        """Return whether a known package called, directly or through files whose paths begin with `through`.
+        """Return whether a known package called, directly or through files that begin with `through`.
 
         Frames of the standard library are skipped: it acts for its caller.
         """
@@ -58,10 +58,7 @@ class KnownPackages:
         return False
 
     def has_module(self, name: str) -> bool:
-        """Return whether a module belongs to a known package.
-
-        A module that is not imported is known if the standard library has a module of its name.
-        """
+        """Return whether a module belongs to a known package, imported or not."""
         module = sys.modules.get(name)
         if module is None:
             return name.partition(".")[0] in sys.stdlib_module_names
@@ -134,7 +131,7 @@ class KnownPackages:
     def _has_library_methods(self, cls: type) -> bool:
         """Return whether a class has no functions, or at least one of a known package.
 
-        The name alone does not prove it: `types.new_class` can give a user's class a known module's name.
+        `types.new_class` can give a user's class a known module's name.
         """
         attributes = [*type.__getattribute__(cls, "__dict__").values()]
         members = (getattr(value, "__func__", value) for value in attributes)

@@ -169,8 +169,8 @@ class Objects:
     def registrations(self) -> str:
         """The digest of the registrations of visited classes for visited abstract classes.
 
-        It leaves out all other classes, since imports register more of them, except subclasses of an abstract
-        class that decide by their own code what their instances are.
+        It leaves out others, since imports register more of them, except subclasses of an abstract class that
+        decide by their own code what their instances are.
         """
         classes = {id(cls): cls for cls in self.classes()}
         pairs = set()
@@ -476,9 +476,9 @@ def is_python_class(cls: type) -> bool:
 
 
 def classes_with_subclasshook(abstract: type) -> Iterator[type]:
-    """Yield the subclasses of an abstract class that decide by their own code what their instances are.
+    """Yield the subclasses of an abstract class that decide by code what their instances are.
 
-    `ABC` and `Protocol` yield nothing: no code checks for their instances.
+    No code checks for instances of `ABC` and `Protocol`.
     """
     if abstract is ABC or abstract is Protocol:
         return

@@ -97,10 +97,9 @@ def _current_values(torch: ModuleType) -> Iterator[tuple[Any, Any]]:
 
 
 def flags(torch: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of each flag that differs from torch's default.
+    """Yield name and value of each flag that differs from torch's default; all flags of an unknown torch.
 
-    If torch's defaults are unknown, yield all flags. A key without them would also match graphs that were
-    compiled under other flags.
+    A key without them would also match graphs that were compiled under other flags.
     """
     defaults = _defaults
     if not defaults and _RELEASES[0] <= release(torch.__version__) <= _RELEASES[1]:
@@ -129,7 +128,7 @@ def add_graph_autocast(
 ) -> None:
     """Add autocast's state if a graph runs under it or enters it without a dtype.
 
-    torch's key leaves the dtype out in torch 2.11, and until 2.15 if autocast is off around the graph.
+    torch's key lacks the dtype in torch 2.11, and until 2.15 if autocast is off around the graph.
     """
     under = torch._C._is_any_autocast_enabled() and not hasattr(details, "autocast_state")
     if under or any(operator is torch.amp.autocast_mode._enter_autocast for operator in operators):
@@ -143,8 +142,7 @@ def settings_in(details: Any) -> str:
 def add_ambient_state(torch: ModuleType, state: Fingerprint, known: KnownPackages, *, passes: bool) -> None:
     """Add the state that added code may read without naming it: random numbers, hooks and registries.
 
-    `passes` says that some of the code gets graphs: its tensors are real. Other code gets traced tensors,
-    which draw no random numbers, unless it leaves the trace.
+    Code that gets graphs (`passes`) has real tensors; other code draws numbers only outside of the trace.
     """
     names = state.reads.attributes | state.reads.functions
     if not names:

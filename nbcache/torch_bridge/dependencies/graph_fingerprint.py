@@ -70,7 +70,7 @@ class GraphFingerprint(Fingerprint):
 def package_identity(known: KnownPackages, value: Any) -> str:
     """Return module, name and version of a function or class that an installed package defines.
 
-    The text is empty for user code, and for code that was created at run time and holds other values.
+    The text is empty for user code, and for code made at run time that holds other values.
     """
     if not isinstance(value, (FunctionType, type)):
         return ""
@@ -94,10 +94,7 @@ def package_identity(known: KnownPackages, value: Any) -> str:
 
 
 def _reaches_user_code(known: KnownPackages, value: Any, package: str) -> bool:
-    """Return whether a package's function or class reaches user code.
-
-    The search follows collections and the package's functions, classes and objects, up to `_MOST_VISITED`.
-    """
+    """Return whether one of the nearest `_MOST_VISITED` objects of a package is user code."""
     visited: dict[int, Any] = {}
     queue = deque([value])
     try:

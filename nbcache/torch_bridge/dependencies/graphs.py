@@ -67,9 +67,9 @@ class TracedGraph:
         return {node.target for node in self._nodes if node.op == "call_method"}
 
     def parts_of_modules(self) -> Iterator[Any]:
-        """Yield the classes and the attributes of the modules that the graph calls.
+        """Yield the classes and attributes of modules that a graph of another backend calls.
 
-        A graph of another backend may call some. Tensors are left out, as torch's keys cover them.
+        Torch's keys cover their tensors.
         """
         torch = self._torch
         for graph in self._graphs:
@@ -84,10 +84,7 @@ class TracedGraph:
                             yield item
 
     def add_metadata(self, state: Fingerprint, *, passes: bool) -> None:
-        """Add the metadata of nodes that added code may read.
-
-        `passes` says that some of the code gets graphs: torch's functions may read metadata on its behalf.
-        """
+        """Add the metadata of nodes that added code may read; torch may read more for `passes`."""
         names = state.reads.attributes
         if not passes and not names & _METADATA_READERS:
             return
@@ -103,7 +100,7 @@ class TracedGraph:
     def annotations(self) -> Iterator[tuple[int, Any]]:
         """Yield the annotations by `torch.fx.traceback.annotate`, each with the index of its first node.
 
-        An annotation ends where the next one begins. torch itself reads some of them.
+        An annotation ends where the next begins. torch reads some.
         """
         previous: dict[str, Any] = {}
         for number, node in enumerate(self._nodes):
@@ -210,10 +207,10 @@ class TracedGraph:
         return False
 
     def training(self) -> Iterator[tuple[str, list[int]]]:
-        """Yield a training graph's donated inputs and user-visible outputs, which torch's keys leave out.
+        """Yield a training graph's donated inputs and visible outputs, which torch's keys leave out.
 
-        A backward overwrites the tensors that the forward saved, unless they are, or share memory with,
-        outputs that the user sees. Outputs that the user sees have the strides of eager mode.
+        A backward overwrites what the forward saved, unless the user sees it or what shares its memory.
+        Outputs that the user sees have the strides of eager mode.
         """
         torch = self._torch
         context = torch._guards.TracingContext.try_get()
@@ -233,9 +230,9 @@ class TracedGraph:
         return [value for value in values if isinstance(value, self._torch.Tensor)]
 
     def frozen_parameters(self) -> Iterator[tuple[str, list[Any]]]:
-        """Yield the properties of frozen parameters that are compiled in and that torch's keys leave out.
+        """Yield the compiled-in properties of frozen parameters that torch's keys leave out.
 
-        These are the values of scalars, and which parameters share memory. torch's keys cover the geometry.
+        These are the values of scalars, and which parameters share memory.
         """
         frozen = [tensor for tensor in self.constants() if getattr(tensor, "_is_frozen_param", False)]
         if frozen:
@@ -304,10 +301,7 @@ def parts_of(value: Any) -> Iterator[Any]:
 
 
 def unusual_values(torch: ModuleType, values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the values that are no plain tensors, at any depth of lists and tensor subclasses.
-
-    Each comes with the context that its `__tensor_flatten__` returns, or None.
-    """
+    """Yield the values that are no plain tensors, each with its `__tensor_flatten__` context or None."""
     stack = list(values)
     while stack:
         value = stack.pop()
@@ -339,7 +333,7 @@ def is_leaf(tensor: Any) -> bool:
 def inputs_sharing_memory(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
     """Return the indexes of the inputs that share memory, one list per storage.
 
-    If one of them is mutated, AOTAutograd compiles for the sharing, which torch's keys leave out.
+    If one is mutated, AOTAutograd compiles for the sharing, which torch's keys leave out.
     """
     by_storage: dict[int, list[int]] = {}
     for number, value in enumerate(inputs):

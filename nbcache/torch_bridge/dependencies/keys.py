@@ -179,7 +179,7 @@ class Dependencies:
     def of_any_graph(self) -> str | None:
         """Return the digest of installed packages' code in torch, or an empty text.
 
-        Return None if there is user code in torch, too, or if the behaviour of some code is unknown.
+        Return None for user code, and for code whose behaviour is unknown.
         """
         try:
             state = None if self.off else self._for_any_graph()
@@ -211,10 +211,7 @@ class Dependencies:
         return state
 
     def _add_reachable(self, state: GraphFingerprint, decompositions: Any = None) -> None:
-        """Add the state that added code may reach, including AOTAutograd's `decompositions`.
-
-        A graph without third-party code calls no third-party operators.
-        """
+        """Add the state that added code may reach; other graphs call no third-party operators."""
         if state.has_code:
             for name, table in all_tables():
                 self._add_table(state, name, table, of_operators=True)
@@ -226,7 +223,7 @@ class Dependencies:
     def _code(self, any_graph: GraphFingerprint) -> str:
         """Return a text that changes, in this process, with the third-party code that any graph may reach.
 
-        It also changes with table entries for third-party operators, which `any_graph` leaves out.
+        It covers table entries for third-party operators, too.
         """
         state = self._new_state()
         try:
@@ -414,7 +411,7 @@ class Dependencies:
     def follow_entries(self, cache: ModuleType, context: Context, patches: Patches) -> None:
         """Ignore entries that do not fit, and store none whose backward was compiled with other code.
 
-        AOTAutograd computes the key for the forward, and compiles the backward at its first call.
+        AOTAutograd makes one key, for the forward, and compiles the backward at its first call.
         """
         choose_entries(self._torch, cache, patches)
 
@@ -456,7 +453,7 @@ class Dependencies:
     def of(self, module: Any, example_inputs: Sequence[Any], details: Any) -> str | None:
         """Return the digest of the dependencies of `module` that torch's key leaves out, or None without any.
 
-        torch computes its key from `details`. Unknown is raised if the behaviour of a dependency is unknown.
+        torch computes its key from `details`. Unknown if the behaviour of a dependency is unknown.
         """
         graph = TracedGraph(self._torch, module)
         aot_config = getattr(details, "aot_config", None)  # of AOTAutograd's key for Dynamo's graph
@@ -544,8 +541,8 @@ class _Unguarded(Intended):
 def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None:
     """Add the guards of a compile to each hit, and let its backward run with `retain_graph=True`.
 
-    If inputs of dynamic shapes share memory and one is mutated, AOTAutograd adds a guard on which of them
-    overlap, and stores no such guard. If this check raises an error, torch compiles the graph.
+    If inputs of dynamic shapes share memory and one is mutated, AOTAutograd guards which of them overlap, and
+    stores no such guard. If this check raises an error, torch compiles the graph.
     """
     from torch._functorch._aot_autograd.input_output_analysis import compute_overlapping_inputs
     from torch._inductor.output_code import CompiledFxGraph
@@ -590,9 +587,8 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None
 class _DonatedInputs(list[int]):
     """The indexes of the inputs that a stored backward was compiled to overwrite.
 
-    A kernel that compiles the backward at its first call overwrites no input if that call retains the graph.
-    A stored backward gets copies of these inputs instead. torch compares this list with an empty one in calls
-    that retain the graph only, so other calls run without nbcache.
+    If a call retains the graph, a backward that is compiled then overwrites nothing; a stored one gets copies
+    of these inputs. torch compares this list with an empty one in such calls only.
     """
 
     backward: Any = None
@@ -627,8 +623,7 @@ class _DonatedInputs(list[int]):
 def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> None:
     """Let AOTAutograd use only the entries of a key whose inputs agree in being leaves.
 
-    AOTAutograd compiles for which inputs that require a gradient are leaves: it detaches the others if their
-    gradient is None. Its key leaves that out.
+    It detaches inputs that require a gradient, are no leaves and have none. Its key leaves that out.
     """
     thread = local()
 
@@ -662,7 +657,7 @@ def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> No
 def _fits(torch: ModuleType, entry: Any, args: Sequence[Any]) -> bool:
     """Return whether the same inputs are leaves as when the entry was stored.
 
-    If inputs share memory, one record of the entry may describe several; then the key covers leaves.
+    The key covers leaves if inputs share memory: then one record may describe several.
     """
     if inputs_sharing_memory(torch, args):
         return True

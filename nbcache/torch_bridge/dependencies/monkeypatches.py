@@ -126,10 +126,7 @@ class Originals:
         self._records: dict[int, _Record] = {}
 
     def record(self, owner: Any, *, late: bool, torch_entries: Mapping[Any, Any] | None = None) -> None:
-        """Record the current entries of a table, a module or a class as torch's, or else `torch_entries`.
-
-        `late` says that third parties may have changed it before.
-        """
+        """Record an owner's entries as torch's; `late`: third parties may have changed them."""
         self._records.setdefault(
             id(owner), _Record(owner, _entries(owner) if torch_entries is None else torch_entries, late)
         )
@@ -344,9 +341,9 @@ def _declares(owner: Any, name: str) -> bool:
 
 
 def may_be_set(owner: type | ModuleType, name: str, value: Any) -> bool:
-    """Return whether a third party may have set or added an attribute of a torch class or module.
+    """Return whether a third party may have set an attribute of a torch class or module.
 
-    That is so for plain values, for names that do not occur in the module's source, and for code in C.
+    That is so for plain values, names that its source lacks, and code in C.
     """
     module = _module_of(owner)
     return isinstance(value, _PLAIN) or module is None or name not in (_names_in(module) or (name,))

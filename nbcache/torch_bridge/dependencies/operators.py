@@ -347,9 +347,9 @@ def _kernels(torch: ModuleType, name: str) -> Iterator[_Kernel]:
 
 
 def _libraries(folder: str) -> list[str]:
-    """Return the digests of the shared libraries in this process that may register operators.
+    """Return the digests of the loaded shared libraries that may register operators.
 
-    torch does not report which of them registers an operator, so all except torch's own are included.
+    torch does not report which of them registers an operator, so all but torch's own are included.
     """
     try:
         with open("/proc/self/maps") as maps:
@@ -466,10 +466,7 @@ class TorchValues:
         )
 
     def _add_getter(self, state: Fingerprint, getter: Any) -> None:
-        """Add the current result of a getter that needs no arguments.
-
-        Most getters that need arguments read nothing but these. torch's keys cover some of the results, too.
-        """
+        """Add the current result of a getter that needs no arguments; most others read only these."""
         if "autocast" in getter.__name__:
             add_autocast(self._torch, state)
         try:

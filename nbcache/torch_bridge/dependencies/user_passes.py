@@ -78,7 +78,7 @@ def _choices_handler() -> Any:
 def compilers() -> list[tuple[str, Any]]:
     """Return the compiler functions that compile_fx and AOTAutograd on the stack got from third parties.
 
-    A nested call of compile_fx wraps its compiler function in the settings of the outer call.
+    A nested compile_fx wraps its function in the settings of the outer call.
     """
     inner: list[Any] = []
     for code in frames.read_all(frames.INNER_COMPILE):
@@ -134,10 +134,7 @@ class Patterns:
         return bool(self._entries)
 
     def follow(self, pattern_matcher: ModuleType, patches: Patches, through: str, *, late: bool) -> None:
-        """Record each pattern that `PatternEntry.register` gets from now on.
-
-        `through` is nbcache's folder; `late` says that patterns may have been registered before.
-        """
+        """Record each pattern that is registered; `late`: some may have been registered before."""
         files = (through, os.path.abspath(pattern_matcher.__file__ or ""))
 
         def register(original: Any, entry: Any, pass_dicts: Any, *args: Any, **kwargs: Any) -> Any:
@@ -162,10 +159,7 @@ class Patterns:
             state.add(entry, "a pattern")
 
     def add_pass(self, state: Fingerprint, value: Any) -> bool:
-        """Add a pass that code holds by its location and its third-party patterns.
-
-        Return False, and add nothing, if the value is no `PatternMatcherPass`.
-        """
+        """Add a pass by its location and third-party patterns; return False for a value of another type."""
         matcher = sys.modules.get(_MATCHER)
         if matcher is None or type(value) is not matcher.PatternMatcherPass:
             return False

@@ -59,8 +59,7 @@ def adopt(
 ) -> Adoption:
     """Return an Adoption for a frame, with guards that torch has built and that pass.
 
-    `load(key, inputs)` returns the compiled graph with an AOTAutograd key, and raises NoTrace if it is not
-    stored. The hook on torch's guard builder belongs to `patches`.
+    `load(key, inputs)` returns a compiled graph, or raises NoTrace.
     """
     import torch._dynamo.convert_frame as convert_frame
     import torch._dynamo.guards as guards
@@ -247,8 +246,7 @@ def load_graph(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> C
 def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: bool) -> Sequence[Any]:
     """Return the values of a trace's sources if its facts hold; otherwise raise NoTrace, which names one.
 
-    If `thorough`, it names the most informative of them, else the first, which is faster. A check imports
-    and changes nothing, and runs no code of the trace.
+    If `thorough`, it names the most informative of them, else the first. No stored code runs.
     """
     import torch._dynamo.guards as guards
 
@@ -386,10 +384,7 @@ def _globals_of_trace(read: ReadTrace, frame: Frame) -> dict[str, Any]:
 
 
 def _would_be_dynamic(torch: ModuleType, values: Mapping[str, Any], frame: Frame) -> bool:
-    """Return whether torch would now trace the function with dynamic sizes or numbers.
-
-    `values` maps torch's names of tensors and numbers to their values.
-    """
+    """Return whether torch would now trace the function with dynamic sizes or numbers."""
     import torch._dynamo.pgo as pgo
 
     profile = pgo.get_code_state().get(pgo.CodeId.make(frame.code, frame.closure))

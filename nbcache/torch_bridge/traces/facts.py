@@ -331,10 +331,7 @@ class SourceValues:
         return self._known[source]
 
     def read(self, expression: Expression | None, base: Any) -> Any:
-        """Return the value of a source, given its expression and the value of its base source.
-
-        Return ABSENT if there is no such value, and RUNS if the user's code would have to run.
-        """
+        """Return the value of a source, ABSENT without one, or RUNS if it needs the user's code."""
         if expression is None or base is ABSENT:
             return ABSENT
         if base is RUNS or (expression.has_key and self._makes_key(expression, base)):
@@ -402,10 +399,7 @@ def _compile_expression(expression: str) -> types.CodeType:
 
 
 def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete: bool) -> str:
-    """Return the digest of a value; the digest of its class alone unless `complete`.
-
-    The dictionary of built-in names has a constant digest: each of the names is a fact.
-    """
+    """Return the digest of a value, or of its class alone; built-in names are facts of their own."""
     if value is ABSENT:
         return "absent"
     if value is RUNS:
@@ -420,10 +414,7 @@ def covers_value(fact: str) -> bool:
 
 
 def same_objects(values: Sequence[Any]) -> list[int]:
-    """Return for each value the index of the first value that is the same object.
-
-    Constants, whose identity is irrelevant, get their own index.
-    """
+    """Return for each value the index of the first that is the same object; its own index for a constant."""
     first: dict[int, int] = {}
     return [
         index
@@ -454,10 +445,7 @@ def names_of(objects: Objects, scope: Mapping[str, Any], names: Iterable[str]) -
 
 
 def present_names(scope: Mapping[str, Any], names: Set[str]) -> set[str]:
-    """Return those of the names that a module has, and which of them it sets to None.
-
-    A class doesn't implement a protocol if it sets the protocol's method to None.
-    """
+    """Return the names that a module has. A class lacks a protocol's method that it sets to None."""
     present = names & scope.keys()
     return present | {f"{name} is None" for name in present if scope[name] is None}
 
@@ -525,7 +513,7 @@ _RULES = (
 def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, one_graph: bool) -> str:
     """Return the key of a frame; raise NoTrace if frames like it have no trace.
 
-    `of_packages` is the digest of what packages have registered in torch; empty if they registered nothing.
+    `of_packages` is the digest of what packages have registered in torch, or empty.
     """
     kinds: dict[str, Any] = {name: type(value) for name, value in frame.values.items()}
     parts = [

@@ -213,7 +213,7 @@ class Traces:
     def steps(self, run_sample: Callable[[], float | None]) -> Steps:
         """Yield steps of work for idle times: try traces on the sample, once, and read stored traces.
 
-        `run_sample` compiles the sample from stored artifacts and returns its result; None if it can't.
+        `run_sample` returns the sample's result; None if it can't run.
         """
         if self._is_on() and not self._has_tried:
             self._has_tried = True
@@ -288,7 +288,7 @@ class Traces:
     def _candidates(self, call: _Compile) -> Iterator[tuple[Artifact, bool]]:
         """Yield the traces to try, each with whether torch made it after the same program.
 
-        The last one may be of another program: its facts say what has changed.
+        The facts of the last one, which may be of another program, say what has changed.
         """
         if (trial := self._trial) is not None:
             yield from () if trial.artifact is None else [(trial.artifact, True)]
@@ -300,10 +300,7 @@ class Traces:
         yield from ((artifact, False) for artifact in different[:1])
 
     def _draws_audit(self) -> bool:
-        """Return whether this kernel is, by chance, the one in `audit` kernels that spends time on checks.
-
-        Such a kernel audits one trace, and retries the functions without a trace.
-        """
+        """Return whether this kernel is drawn to audit one trace, and to retry functions without a trace."""
         audit = self._session.settings.audit
         return audit > 0 and self._draw < 1 / audit
 
@@ -536,8 +533,7 @@ class Reruns:
 def difference(stored: Trace, traced: Trace) -> str:
     """Return the name, a plural, of a part in which two traces differ; empty if they are equivalent.
 
-    Ignore the names of globals that Dynamo makes up, positions in files, the order of guards, and facts,
-    since those of `stored` hold.
+    Ignore made-up names, positions in files, the order of guards, and facts, since those of `stored` hold.
     """
     parts = zip(_parts_to_compare(stored), _parts_to_compare(traced), strict=True)
     return next((part for (part, first), (_, second) in parts if first != second), "")

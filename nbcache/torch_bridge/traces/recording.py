@@ -136,10 +136,7 @@ class Observations:
             self.doubts.add("it uses a codec that other code may have registered")
 
     def note_printing(self, result: Any, builtin: Any, tx: Any, args: Any, kwargs: Any) -> None:
-        """Note a call of `str`. Python prints an object whose class has no `__str__` by itself.
-
-        Dynamo knows the arguments only after the call.
-        """
+        """Note a call of `str`: Python itself prints an object whose class has no `__str__`."""
         from torch._dynamo.variables import UserDefinedObjectVariable
 
         for tracker in (argument.unwrap() for argument in args if builtin.fn is str):
@@ -148,10 +145,7 @@ class Observations:
                 self.doubts.add(f"it prints a {kind.__qualname__} with everything below it")
 
     def sources(self, *, lazy: bool) -> Iterator[Any]:
-        """Return the sources of trackers, some of them repeatedly.
-
-        With `lazy`, return the sources of values of which Dynamo may know only the type.
-        """
+        """Return sources of trackers; if `lazy`, of values of which Dynamo may know only the type."""
         for tracker, fields in self.fields():
             reads_globals = fields.get("descriptor") is _GLOBALS
             is_lazy = (type(tracker).__name__ in _LAZY or reads_globals) and id(tracker) not in self.hashed
@@ -233,10 +227,7 @@ def _flag_sizes() -> dict[type, int]:
 
 @contextmanager
 def observe(observations: Observations, executed: ExecutedCode, patches: Patches) -> Iterator[None]:
-    """Record what Dynamo does on this thread, and the code that Python executes.
-
-    Dynamo traces on one thread at a time. Hooks belong to `patches`, and are removed afterwards.
-    """
+    """Record what Dynamo does on this thread, and the code that Python runs there."""
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase, compare_op_handlers
     from torch._dynamo.variables import user_defined
@@ -523,10 +514,7 @@ def _numbers(values: Any) -> Any:
 
 
 def _check_value(objects: Objects, value: Any, inlined: Set[int], *, in_order: bool) -> None:
-    """Raise NoTrace for a value that Dynamo used and that no fact covers.
-
-    `in_order` says whether code may iterate over a set.
-    """
+    """Raise NoTrace for a value that no fact covers; `in_order`: code may iterate over a set."""
     if value is ABSENT or value is RUNS or is_plain(value):  # Dynamo traces code that runs
         return
     if not objects.covers(value):
@@ -616,10 +604,7 @@ def _name_rows(objects: Objects, frame: Frame, observations: Observations) -> It
 
 
 def _attribute_names(observations: Observations, values: Iterable[Any]) -> set[str]:
-    """Return the names of attributes that may have been read from a module.
-
-    Code reads them, and so does `isinstance` for each protocol among `values`.
-    """
+    """Return the names of module attributes that code, or `isinstance` with a protocol, may have read."""
     names = {*observations.texts()}
     for value in values:
         if issubclass(type(value), type) and vars(value).get("_is_protocol"):

@@ -48,8 +48,7 @@ _NO_EFFECT = frozenset({"CACHE", "NOP", "PRECALL", "PUSH_NULL", "RESUME"})
 def check_call(value: Any, inlined: Set[int]) -> None:
     """Raise NoTrace for a function whose result may differ in another process.
 
-    `inlined` are the ids of functions that are harmless here, and of traced code, whose reads are values
-    themselves.
+    `inlined` are the ids of harmless functions and of traced code, whose reads are values themselves.
     """
     if type(value).__name__ in ("_local", "Random", "Generator"):
         raise NoTrace(f"it reads a {type(value).__name__}")
@@ -219,10 +218,7 @@ _CONSTRUCTING = frozenset(
 
 
 class ExecutedCode:
-    """Records the code that runs between `begin` and `end`, which may be called several times.
-
-    nbcache's logger calls its handlers only after `end`: they are no part of the tracing.
-    """
+    """Records the code that runs between `begin` and `end`. nbcache's log handlers run outside."""
 
     def __init__(self, *, notes: bool = True) -> None:
         """Record nothing unless `notes`: on Python 3.11, recording adds half of the tracing time."""
@@ -328,11 +324,7 @@ def _class_at(module: str, name: str) -> type | None:
 
 
 def _is_users_code(code: types.CodeType, tuples: set[types.CodeType]) -> bool:
-    """Return whether the user wrote this code, or generated it from a text.
-
-    Methods that `dataclass` and `namedtuple` generate are not the user's. Nor is the code of `exec`: its
-    caller is.
-    """
+    """Return whether the user wrote this code, or generated it from a text by other means than `exec`."""
     if code.co_filename != "<string>":
         return not is_installed(code.co_filename)
     is_generated = code.co_name == "<module>" or code.co_qualname.startswith("__create_fn__")
@@ -340,9 +332,9 @@ def _is_users_code(code: types.CodeType, tuples: set[types.CodeType]) -> bool:
 
 
 def _reads_objects(code: types.CodeType) -> bool:
-    """Return whether code is a special method of the standard library that compares or reads objects.
+    """Return whether a special method of the standard library reads objects, which have no facts.
 
-    No fact covers the objects below those. Methods that torch itself calls are excluded.
+    Methods that torch itself calls are excluded.
     """
     name, module = code.co_name, module_of_stdlib(code.co_filename)
     if not module or not (name.startswith("__") and name.endswith("__")) or name in _CONSTRUCTING:

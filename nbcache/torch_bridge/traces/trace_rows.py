@@ -245,7 +245,7 @@ def with_global_names(code: CodeType, names: Mapping[str, str]) -> CodeType:
 def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
     """Return generated code as JSON, with NestedCode in place of the original's nested code objects.
 
-    Raise NoTrace if it has another nested code object, whose docstring and lines are not facts.
+    Other nested code has no facts for its docstring and lines: NoTrace.
     """
     indices = {id(nested): index for index, nested in enumerate(_nested_code(original))}
 
@@ -260,10 +260,7 @@ def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
 
 
 def restored_code(code: CodeType, original: CodeType) -> CodeType:
-    """Return stored code with the original's nested code, file and line.
-
-    Raise CorruptEntry if it has any other nested code.
-    """
+    """Return stored code with the original's file, line and nested code, which alone is allowed."""
     nested = _nested_code(original)
 
     def original_constant(value: Any) -> Any:
@@ -283,10 +280,7 @@ def _nested_code(code: CodeType) -> Sequence[CodeType]:
 
 
 def installed_globals(graph: Any, graphs: Mapping[str, str], frame: Frame) -> Iterator[list[str]]:
-    """Return rows [name, kind, place] for the globals that Dynamo has set for its code.
-
-    The place of a function that resumes after a graph break is its code, as JSON.
-    """
+    """Return rows [name, kind, place] for the globals that Dynamo has set for its code."""
     for cleanup in graph.cleanups:
         name, value = cleanup.name, cleanup.scope[cleanup.name]
         if name in graphs:
