@@ -46,6 +46,11 @@ _CODE: Mapping[str, type] = {
 }
 """The arguments of `types.CodeType`, in order, with their types."""
 
+_COLLECTIONS: Mapping[str, Any] = {
+    "frozenset": frozenset,
+    "list": list,
+    "tuple": tuple,
+}
 Converter = Callable[[Any], Any]
 """Writes or reads a value that is not a plain Python value; raises FormatError."""
 
@@ -128,27 +133,23 @@ def from_bytes(content: bytes) -> Trace:
     for number, (name, base, _) in enumerate(sources):
         if not isinstance(name, str) or not (base is None or _is_index(base, number)):
             raise corrupt("the base of a source of a trace comes after it")
+    parts: dict[str, Any] = {
+        **{name: read.text(name) for name in ("asked", "autograd_key", "function", "key", "state")},
+        **{name: read.integer(name) for name in ("has_outputs", "operators")},
+        **{name: _indices(read, name, len(sources)) for name in ("inputs", "key_order", "same")},
+    }
     trace = Trace(
-        key=read.text("key"),
-        function=read.text("function"),
+        **parts,
         code=read.object("code"),
         sources=sources,
-        same=_indices(read, "same", len(sources)),
         facts=[*_rows(read, "facts")],
         names=[_texts(row, 3) for row in read.array("names")],
-        asked=read.text("asked"),
         attributes=[_texts(row, 2) for row in read.array("attributes")],
         guards=[[index, *arguments] for index, arguments in _rows(read, "guards", 3)],
-        key_order=_indices(read, "key_order", len(sources)),
         shapes=[_row(row, 3) for row in read.array("shapes")],
-        inputs=_indices(read, "inputs", len(sources)),
         installed=[_texts(row, 3) for row in read.array("installed")],
         imports={name: str(module) for name, module in imports.items()},
-        autograd_key=read.text("autograd_key"),
-        state=read.text("state"),
         replayed=_texts(read.array("replayed")),
-        operators=read.integer("operators"),
-        has_outputs=read.integer("has_outputs"),
         seconds=read.seconds("seconds", optional=True),
         break_reason=read.text("break_reason", optional=True),
         break_line=read.integer("break_line", optional=True),
@@ -257,24 +258,20 @@ def value_from(row: Any, convert: Converter = _refuse) -> Any:
         raise corrupt("a value of a trace is invalid")
     name, *arguments = row
     try:
-        if name == "float":
-            (text,) = arguments
-            return _from_hex(text)
-        if name == "complex":
-            real, imaginary = map(_from_hex, arguments)
-            return complex(real, imaginary)
-        if name == "bytes":
-            (text,) = arguments
-            return base64.b64decode(text, validate=True)
-        if name == "code":
-            (code,) = arguments
-            return code_from(code, convert)
-        if name == "ellipsis":
-            return Ellipsis
-        if name in ("tuple", "list", "frozenset", "slice"):
-            values = [value_from(item, convert) for item in arguments]
-            kinds: Mapping[str, Any] = {"tuple": tuple, "list": list, "frozenset": frozenset}
-            return slice(*values) if name == "slice" else kinds[name](values)
+        match name, arguments:
+            case "float", [text]:
+                return _from_hex(text)
+            case "complex", [real, imaginary]:
+                return complex(_from_hex(real), _from_hex(imaginary))
+            case "bytes", [text]:
+                return base64.b64decode(text, validate=True)
+            case "code", [code]:
+                return code_from(code, convert)
+            case "ellipsis", _:
+                return Ellipsis
+            case "tuple" | "list" | "frozenset" | "slice", _:
+                values = [value_from(item, convert) for item in arguments]
+                return slice(*values) if name == "slice" else _COLLECTIONS[name](values)
         return convert(row)
     except CorruptEntry:
         raise

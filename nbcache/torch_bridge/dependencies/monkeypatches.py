@@ -88,9 +88,7 @@ _COMPILER = (
 _PLAIN = (bool, bytes, complex, float, int, str, tuple)
 """Types of attributes that hold settings, which users may set."""
 _INERT = frozenset({*_PLAIN, dict, frozenset, list, ModuleType, set, type(None)})
-_REQUIREMENTS = frozenset(
-    {"filelock", "jinja2", "mpmath", "networkx", "numpy", "optree", "sympy", "torchgen"}
-)
+_REQUIREMENTS = words("filelock jinja2 mpmath networkx numpy optree sympy torchgen")
 """Packages from which torch imports functions; its metadata list more."""
 
 
