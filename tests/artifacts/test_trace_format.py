@@ -92,33 +92,16 @@ def test_what_is_not_pythons_own_is_refused(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "row",
+    "text",
     [
-        *(
-            [],
-            {},
-            1.5,
-            ["float"],
-            ["float", "x"],
-            ["float", 1],
-            ["complex", "0x1"],
-            ["bytes", "é"],
-            ["bytes"],
-        ),
-        *(
-            ["unknown", 1],
-            [1],
-            ["tuple", ["float"]],
-            ["slice"],
-            ["frozenset", ["list"]],
-            ["code", {}],
-            ["code"],
-        ),
+        *("[]", "{}", "1.5", '["float"]', '["float", "x"]', '["float", 1]', '["complex", "0x1"]'),
+        *('["bytes", "é"]', '["bytes"]', '["unknown", 1]', "[1]", '["tuple", ["float"]]', '["slice"]'),
+        *('["frozenset", ["list"]]', '["frozenset", ["list", 1]]', '["code", {}]', '["code"]'),
     ],
 )
-def test_a_row_that_stands_for_no_value_is_corrupt(row: Any) -> None:
+def test_a_row_that_stands_for_no_value_is_corrupt(text: str) -> None:
     with pytest.raises(CorruptEntry):
-        value_from(row)
+        value_from(json.loads(text))
 
 
 @pytest.mark.parametrize("name", ["co_code", "co_consts", "co_flags", "co_name", "co_linetable"])

@@ -17,31 +17,6 @@ from support.torch_versions import needs_traces
 pytestmark = [pytest.mark.compile, pytest.mark.proof, needs_traces]
 
 
-def test_an_audit_that_finds_a_difference_removes_the_trace_and_uses_none(both: Pair, tmp_path: Path) -> None:
-    doctored = """
-import dataclasses
-import nbcache.torch_bridge.traces.trace_rows as trace_rows
-original = trace_rows.from_bytes
-def with_fewer_guards(content):
-    trace = original(content)
-    return dataclasses.replace(trace, guards=trace.guards[:-1])
-trace_rows.from_bytes = with_fewer_guards
-"""
-    first, second = both
-    expected = first.run(FUNCTION, tmp_path / "kernels")
-
-    found = second.having(NBCACHE_TRACE="audit").run(FUNCTION, tmp_path / "kernels", patch=doctored)
-
-    assert not difference(found, expected)
-    assert reasons({**found, "notices": []}) == [
-        "traced again: its trace was audited, and differs: its guards"
-    ]
-    (notice,) = found["notices"]
-    assert "the stored trace of f() is not what torch traces now: its guards differ" in notice
-    assert not any(each.startswith(ADOPTED) for each in reasons(second.run(FUNCTION, tmp_path / "kernels")))
-    assert reasons(second.run(FUNCTION, tmp_path / "kernels"))[0].startswith(ADOPTED)
-
-
 @pytest.mark.parametrize(("audit", "watched"), [("0", []), ("1", ["watched"])])
 def test_a_function_without_a_trace_is_recorded_again_in_one_of_so_many_kernels(
     both: Pair, tmp_path: Path, audit: str, watched: list[str]
@@ -211,10 +186,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "where",
-    STEPS,
-)
+@pytest.mark.parametrize("where", STEPS)
 def test_a_fault_at_any_step_means_that_torch_traces(where: str, both: Pair, tmp_path: Path) -> None:
     first, second = both
     expected = first.run(FUNCTION, tmp_path / "kernels")

@@ -161,24 +161,19 @@ def test_an_operator_of_torchs_that_is_replaced_after_counts_though_torch_was_im
     assert {outcome for outcome, _ in found} == {"miss"}
 
 
+RAISE = 'def fail(*arguments):\n    raise ZeroDivisionError("ours")\n'
 FAULTS = {
-    "an exception while dependencies are computed": """
+    "an exception while dependencies are computed": f"""
 from nbcache.torch_bridge.dependencies.keys import Dependencies
-def fail(*arguments):
-    raise ZeroDivisionError("ours")
-Dependencies.of = fail
+{RAISE}Dependencies.of = fail
 """,
-    "an exception while a registration is noted": """
+    "an exception while a registration is noted": f"""
 from nbcache.torch_bridge.dependencies.operators import Registrations
-def fail(*arguments):
-    raise ZeroDivisionError("ours")
-Registrations._note_kernel = fail
+{RAISE}Registrations._note_kernel = fail
 """,
-    "an exception where a hit is judged": """
+    "an exception where a hit is judged": f"""
 from nbcache.torch_bridge.dependencies import keys
-def fail(*arguments):
-    raise ZeroDivisionError("ours")
-keys._fits = keys.inputs_sharing_memory = fail
+{RAISE}keys._fits = keys.inputs_sharing_memory = fail
 """,
     "another text of the dispatcher": """
 dump = torch._C._dispatch_dump
@@ -429,15 +424,8 @@ def test_operators_in_cpp_count_by_their_shared_library_wherever_it_lies(
     library.parent.mkdir()
     where = run_python("import torch; print(torch.__path__[0])", having="torch").stdout.strip()
     includes = [f"-I{where}/include", f"-I{where}/include/torch/csrc/api/include"]
-    command = [
-        "g++",
-        "-O0",
-        "-std=c++20",
-        "-shared",
-        "-fPIC",
-        *includes,
-        f"-I{sysconfig.get_path('include')}",
-    ]
+    includes.append(f"-I{sysconfig.get_path('include')}")
+    command = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", *includes]
     links = [f"-L{where}/lib", "-lc10", "-ltorch_cpu", "-ltorch"]
     subprocess.run([*command, str(source), "-o", str(library), *links], check=True, timeout=600)
     moved, other = tmp_path / "second" / "moved.so", tmp_path / "third.so"

@@ -439,9 +439,8 @@ class Fingerprint:
             return
         registered = [reference() for reference in _get_dump(cls)[0]]
         if self.known.defines(cls):
-            own = [
-                kind for kind in registered if kind is not None and self.known.is_user_module(kind.__module__)
-            ]
+            classes = [kind for kind in registered if kind is not None]
+            own = [kind for kind in classes if self.known.is_user_module(kind.__module__)]
             self.note(*sorted(f"{kind.__module__}.{_name(kind)}" for kind in own))
         else:
             self._add(set(registered))
@@ -635,10 +634,8 @@ def _attribute(state: Fingerprint, module: types.ModuleType, name: str) -> Any:
     attributes: dict[str, Any] = object.__getattribute__(module, "__dict__")
     if name in attributes:
         return attributes[name]
-    kind = type(module)
-    if state.known.has_module(module.__name__) or (
-        kind is not types.ModuleType and state.known.defines(kind)
-    ):
+    kind, known = type(module), state.known
+    if known.has_module(module.__name__) or (kind is not types.ModuleType and known.defines(kind)):
         return getattr(module, name, _ABSENT)
     if hasattr(types.ModuleType, name):
         return object.__getattribute__(module, name)

@@ -26,6 +26,7 @@ from abc import ABC, ABCMeta
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import product
 from typing import Any, Protocol
 
 from nbcache.core.fingerprints.code import code_digest, exact, exact_int, hashed, value_digest, words
@@ -55,9 +56,7 @@ _LISTS = (list, tuple, deque, set, frozenset)
 _DICTS = (OrderedDict, defaultdict, dict)
 _FIELD: type = type(vars(namedtuple("_", "a"))["a"])
 """Type of the descriptors of named tuples."""
-_IGNORED_OF_CLASSES = DESCRIPTIVE | {
-    *("__annotate_func__", "__dict__", "__module__", "__qualname__", "__weakref__")
-}
+_IGNORED_OF_CLASSES = DESCRIPTIVE | words("__annotate_func__ __dict__ __module__ __qualname__ __weakref__")
 """Attributes of classes that hold locations, or that the digest covers separately."""
 _COMPLETE = (type, types.ModuleType)
 """Types that are digested completely, even inside an instance."""
@@ -148,11 +147,7 @@ class Objects:
     def covers(self, value: Any) -> bool:
         """Return whether a digest so far covers all of `value`."""
         key = id(value)
-        is_digested = any(
-            (key, in_instance, deep) in self._digests
-            for in_instance in (False, True)
-            for deep in (False, True)
-        )
+        is_digested = any((key, *flags) in self._digests for flags in product((False, True), repeat=2))
         return is_plain(value) or (is_digested and key not in self._opaque)
 
     def classes(self) -> Iterator[type]:
@@ -161,9 +156,8 @@ class Objects:
     @property
     def identity(self) -> str:
         """The digest of which visits were of the same object."""
-        return hashlib.blake2b(
-            b"".join([b"%d " % index for index in self._visits]), digest_size=16
-        ).hexdigest()
+        visits = b"".join([b"%d " % index for index in self._visits])
+        return hashlib.blake2b(visits, digest_size=16).hexdigest()
 
     @property
     def registrations(self) -> str:
@@ -277,11 +271,8 @@ class Objects:
         make = next((make for kinds, make in makers if issubclass(kind, kinds)), None)
         if make is not None:
             return make
-        return (
-            self._container_function(kind)
-            if issubclass(kind, (*_LISTS, *_DICTS))
-            else self._instance_function(kind)
-        )
+        is_container = issubclass(kind, (*_LISTS, *_DICTS))
+        return self._container_function(kind) if is_container else self._instance_function(kind)
 
     def _proxy(self, value: Any) -> str:
         (mapping,) = gc.get_referents(value)  # any other access runs methods of the mapping
@@ -391,9 +382,8 @@ class Objects:
         if native in _PLAIN:
             text: Any = exact_int if native is int else native.__repr__  # the class may override it
             return lambda value: self._join("plain", self.digest(kind), text(value), *self._attributes(value))
-        if native is types.SimpleNamespace or (
-            native is object and (kind is object or is_python_class(kind))
-        ):
+        is_python = kind is object or is_python_class(kind)
+        if native is types.SimpleNamespace or (native is object and is_python):
             return lambda value: self._join("instance", self.digest(kind), *self._attributes(value))
         if native is not object:
             return self.opaque

@@ -272,9 +272,7 @@ def _new_symbol(symbol: Any, number: int) -> Any:
 
 def _texts(expressions: Iterable[Any], renamed: Mapping[Any, Any]) -> list[str]:
     """Return the expressions that contain one of these symbols, with the new names."""
-    relevant = (
-        expression for expression in expressions if not renamed.keys().isdisjoint(expression.free_symbols)
-    )
+    relevant = (term for term in expressions if not renamed.keys().isdisjoint(term.free_symbols))
     return sorted(str(expression.xreplace(renamed)) for expression in relevant)
 
 

@@ -280,9 +280,8 @@ class Dependencies:
         torch_entries: dict[Any, Any] = {}
         for name, table in tables_of(sys.modules.get("torch._inductor.decomposition")):
             entries = self._originals.torch_entries(table)
-            torch_entries |= {
-                key: entries[key] for key in entries if name == "decompositions" or key in decompositions
-            }
+            is_main = name == "decompositions"
+            torch_entries |= {key: entries[key] for key in entries if is_main or key in decompositions}
         self._originals.forget(self._decompositions)
         self._originals.record(decompositions, late=False, torch_entries=torch_entries)
         self._decompositions = decompositions
@@ -363,11 +362,8 @@ class Dependencies:
         if self._originals.is_recorded(owner):
             for name, value, replaced in self._originals.changes(owner):
                 unread = name in UNREACHED or not (replaced or is_special(name))
-                if (
-                    state.reads.any_attribute
-                    or name in names
-                    or not (unread or self._deferred_identity(owner, name, value))
-                ):
+                is_named = state.reads.any_attribute or name in names
+                if is_named or not (unread or self._deferred_identity(owner, name, value)):
                     yield name, value
         elif isinstance(owner, type) and self._known.defines(owner):
             for name, value in vars(owner).items():
@@ -488,9 +484,8 @@ class Dependencies:
                 state.has_graph_passes = True
                 state.note(name)
                 state.add(code, f"the argument {name}")
-        self._thread.is_plain = state.digest == any_graphs and not (
-            state.has_user_code or state.has_graph_passes
-        )
+        has_users = state.has_user_code or state.has_graph_passes
+        self._thread.is_plain = state.digest == any_graphs and not has_users
         if state.digest != self._empty:
             self._add_reachable(state, decompositions)
             graph.add_metadata(state, passes=state.has_graph_passes)
@@ -516,10 +511,8 @@ class Dependencies:
         if not self._known.is_library_code(kind):
             state.add(kind, f"the class {kind.__qualname__}")
             return
-        for owner in kind.__mro__:
-            for name, value in (
-                () if self._originals.is_recorded(owner) else self._third_party_attributes(state, owner)
-            ):
+        for owner in (owner for owner in kind.__mro__ if not self._originals.is_recorded(owner)):
+            for name, value in self._third_party_attributes(state, owner):
                 self._add_attribute(state, owner, name, value)
 
     def _add_decompositions(self, state: GraphFingerprint, aot_config: Any) -> Any:

@@ -372,9 +372,7 @@ def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
         for part in name.split("."):
             table = getattr(table, part, None)
         if name == "global_decomposition_table":
-            tables += [
-                (f"{kind} decompositions", decompositions) for kind, decompositions in (table or {}).items()
-            ]
+            tables += [(f"{kind} decompositions", entries) for kind, entries in (table or {}).items()]
         elif table is not None:
             tables.append((name, table))
     return tables

@@ -160,9 +160,8 @@ class Registrations:
         name = description.partition(" ")[0]
         if name != "fallback" and not self.is_torch_operator(name):
             return
-        if not (
-            self._known.is_library_code(function) and self._known.is_caller(sys._getframe(), self._through)
-        ):
+        is_library = self._known.is_library_code(function)
+        if not (is_library and self._known.is_caller(sys._getframe(), self._through)):
             self._overrides.append((description, function, weakref.ref(owner)))
 
     def _forget(self, library: Any) -> None:
@@ -178,10 +177,8 @@ class Registrations:
     def add_overrides(self, state: GraphFingerprint) -> None:
         """Add third-party registrations for torch operators, which any graph may reach."""
         self._examine_earlier()
-        if self._replaced_earlier is not None:
-            raise Unknown(
-                f"the torch operator `{self._replaced_earlier}` was replaced before nbcache was loaded"
-            )
+        if (name := self._replaced_earlier) is not None:
+            raise Unknown(f"the torch operator `{name}` was replaced before nbcache was loaded")
         for description, function, reference in self._overrides:
             owner = reference()
             if owner is not None and self._is_registered(owner, function):

@@ -185,9 +185,8 @@ def _passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
     for name, module in list(sys.modules.items()):
         if not name.startswith("torch._inductor"):
             continue
-        members = [
-            item for item in list(vars(module).items()) if isinstance(item[1], (kind, dict, list, tuple))
-        ]
+        kinds = (kind, dict, list, tuple)
+        members = [item for item in list(vars(module).items()) if isinstance(item[1], kinds)]
         stack = [(f"{name}.{key}", value) for key, value in members]
         while stack:
             location, value = stack.pop()

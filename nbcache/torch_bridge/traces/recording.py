@@ -549,11 +549,8 @@ def _places_of_objects(
             if id(value) not in reached and value.__name__.partition(".")[0] != "torch":
                 raise NoTrace(f"it uses the module {value.__name__} without a name for it")
             continue
-        if (
-            isinstance(value, enum.Enum)
-            and not objects.covers(value)
-            and (place := facts.place_of(type(value)))
-        ):
+        is_member = isinstance(value, enum.Enum) and not objects.covers(value)
+        if is_member and (place := facts.place_of(type(value))):
             yield place  # the class holds it
         if objects.covers(value) or isinstance(value, kinds) or _is_polyfill(value):
             state_reads.check_call(value, inlined)
