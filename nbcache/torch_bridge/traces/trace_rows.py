@@ -210,7 +210,7 @@ class ReadTrace:
         for kind, base, fields in trace.sources:
             name = fields.get("global_name") if kind == "GlobalSource" else None
             renamed = {"global_name": self.names[name]} if name in self.names else {}
-            rows.append([kind, base, {**fields, **renamed}])
+            rows.append([kind, base, {**fields, **renamed} if renamed else fields])
         self.sources = read_sources(rows, source_module)
         self.expressions = [*map(expression_of, self.sources)]
         """Expression of each source; None for sources without a value."""
