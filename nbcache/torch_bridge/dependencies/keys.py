@@ -456,7 +456,9 @@ class Dependencies:
         state = self._for_any_graph()
         any_graphs = state.digest
         self._thread.code = self._code(state)
-        decompositions = self._add_decompositions(state, aot_config)
+        if (decompositions := getattr(aot_config, "decompositions", None)) is not None:
+            self._record_decompositions(decompositions)
+            self._add_table(state, GIVEN_DECOMPOSITIONS, decompositions)
         operators = graph.operators()
         self._add_called_attributes(state, graph.methods(), names_of(operators))
         for operator in operators:
@@ -514,14 +516,6 @@ class Dependencies:
         for owner in (owner for owner in kind.__mro__ if not self._originals.is_recorded(owner)):
             for name, value in self._third_party_attributes(state, owner):
                 self._add_attribute(state, owner, name, value)
-
-    def _add_decompositions(self, state: GraphFingerprint, aot_config: Any) -> Any:
-        """Add third-party entries of AOTAutograd's decompositions, and return the decompositions."""
-        decompositions = getattr(aot_config, "decompositions", None)
-        if decompositions is not None:
-            self._record_decompositions(decompositions)
-            self._add_table(state, GIVEN_DECOMPOSITIONS, decompositions)
-        return decompositions
 
 
 # --- conditions of a hit that no key covers: guards, leaf inputs, donated inputs of a backward -----

@@ -181,15 +181,13 @@ class Registrations:
             raise Unknown(f"the torch operator `{name}` was replaced before nbcache was loaded")
         for description, function, reference in self._overrides:
             owner = reference()
-            if owner is not None and self._is_registered(owner, function):
+            is_registered = owner is not None  # `_forget` discards registrations of destroyed libraries
+            if isinstance(owner, self._torch._ops.OperatorBase):
+                tables = _python_tables(owner)
+                is_registered = any(function is entry for table in tables for entry in table.values())
+            if is_registered:
                 state.note(description)
                 state.add_code(function, f"the registration for {description}")
-
-    def _is_registered(self, owner: Any, function: Any) -> bool:
-        """Return whether a function is still registered by its library, or for an operator by `py_impl`."""
-        if not isinstance(owner, self._torch._ops.OperatorBase):
-            return True  # `_forget` discards registrations of destroyed libraries
-        return any(function is entry for table in _python_tables(owner) for entry in table.values())
 
     def _find_replaced_earlier(self) -> str | None:
         """Return a torch operator that a third party replaced from Python before the hooks were set."""

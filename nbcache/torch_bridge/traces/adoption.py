@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import BuiltinMethodType, CellType, FunctionType, ModuleType, SimpleNamespace
+from types import BuiltinMethodType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, names_from, value_from
@@ -145,10 +145,7 @@ def _resume_function(kind: str, place: str, read: ReadTrace, frame: Frame) -> An
     if kind == RESUME_KINDS[0]:
         return FunctionType(code, frame.scope, code.co_name)
 
-    def make_function(closure: tuple[CellType, ...]) -> FunctionType:
-        return FunctionType(code, frame.scope, code.co_name, None, closure)
-
-    return make_function
+    return lambda closure: FunctionType(code, frame.scope, code.co_name, None, closure)
 
 
 def _output_graph(torch: ModuleType, read: ReadTrace, frame: Frame, values: Mapping[Any, Any]) -> Any:

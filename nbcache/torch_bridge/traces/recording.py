@@ -102,15 +102,6 @@ class Observations:
     def note_code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         self.codes.setdefault((id(code), id(scope)), (code, scope))
 
-    def note_translator(self, translator: Any, *args: Any, **kwargs: Any) -> None:
-        self.note_code(kwargs["f_code"], kwargs["f_globals"])
-
-    def note_tracker(self, tracker: Any, *arguments: Any, **kwargs: Any) -> None:
-        self.trackers.append(tracker)
-
-    def note_hash(self, tracker: Any) -> None:
-        self.hashed.add(id(tracker))
-
     def note_comparison(self, result: Any, tx: Any, operands: Any, *more: Any) -> None:
         """Note an `is`: Python is free to make one object or two of equal values."""
         left, right = map(_type_of, operands)
@@ -272,6 +263,12 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
             executed.begin()
             modules.update(sys.modules.keys() - modules_before)
 
+    def note_tracker(tracker: Any, *args: Any, **kwargs: Any) -> None:
+        observations.trackers.append(tracker)
+
+    def note_code(translator: Any, *args: Any, **kwargs: Any) -> None:
+        observations.note_code(kwargs["f_code"], kwargs["f_globals"])
+
     def note_fault(error: Exception) -> None:
         observations.fault = error
 
@@ -284,12 +281,12 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
         (BuiltinVariable, "call_function", noting(observations.note_call)),
         (BuiltinVariable, "call_function", noting(observations.note_printing, after=True)),
         (ConstantVariable, "call_method", noting(observations.note_method)),
-        (LazyVariableTracker, "original_value", noting(observations.note_hash)),
+        (LazyVariableTracker, "original_value", noting(lambda tracker: observations.hashed.add(id(tracker)))),
         (OutputGraph, "call_user_compiler", compile),
         (SourcelessBuilder, "create", noting(lambda tx, value: observations.sourceless.append(value))),
-        (VariableTrackerMeta, "__call__", noting(observations.note_tracker, after=True)),
+        (VariableTrackerMeta, "__call__", noting(note_tracker, after=True)),
         (user_defined, "is_forbidden_context_manager", is_forbidden),
-        (InstructionTranslatorBase, "__init__", noting(observations.note_translator)),
+        (InstructionTranslatorBase, "__init__", noting(note_code)),
     )
     installed = patches.within(note_fault)
     executed.begin()
