@@ -6,12 +6,11 @@ import dataclasses
 import functools
 import os
 import sys
-import sysconfig
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nbcache.core.installed import is_in_packages_folder
+from nbcache.core.installed import is_in_packages_folder, module_of_stdlib
 
 CACHED = type(functools.lru_cache(maxsize=1)(len))
 DESCRIPTORS = (
@@ -31,19 +30,14 @@ class KnownPackages:
         """`places` are folders of packages and files of modules."""
         paths = map(os.path.abspath, places)
         below = (path if path.endswith(".py") else os.path.join(path, "") for path in paths)
-        self._folders = (*below, "<frozen ")
+        self._folders = tuple(below)
         self._files: dict[str, bool] = {}
-        stdlib = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-        self._stdlib = tuple(os.path.join(os.path.abspath(folder), "") for folder in stdlib)
 
     def has_file(self, file: str) -> bool:
         is_known = self._files.get(file)
         if is_known is None:
-            is_known = self._files[file] = file.startswith(self._folders) or self._is_stdlib(file)
+            is_known = self._files[file] = file.startswith(self._folders) or bool(module_of_stdlib(file))
         return is_known
-
-    def _is_stdlib(self, file: str) -> bool:
-        return file.startswith(self._stdlib) and not is_in_packages_folder(file)
 
     def is_caller(self, frame: types.FrameType | None, through: tuple[str, ...]) -> bool:
         """Return whether a known package called, directly or through files that begin with `through`.
@@ -52,7 +46,7 @@ class KnownPackages:
         """
         while frame is not None:
             file = frame.f_code.co_filename
-            if not file.startswith((*through, "<frozen ")) and not self._is_stdlib(file):
+            if not file.startswith(through) and not module_of_stdlib(file):
                 return self.has_file(file)
             frame = frame.f_back
         return False
@@ -70,8 +64,8 @@ class KnownPackages:
         """Return whether a module is the notebook or a file of the user, neither known nor installed."""
         if module == "__main__":
             return True
-        file = getattr(sys.modules.get(module), "__file__", None) or "<none>"
-        return not (file.startswith("<") or self.has_file(file) or is_in_packages_folder(file))
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return not (file is None or self.has_file(file) or is_in_packages_folder(file))
 
     def defines(self, value: Any) -> bool:
         """Return whether a known package holds this function or class under its name."""

@@ -149,9 +149,4 @@ def _is_user_code(known: KnownPackages, value: Any) -> bool:
             name = str(value.__globals__.get("__name__"))
             return not (name.startswith("namedtuple_") or is_installed(_file_of_module(name) or file))
         return not (is_installed(file) or known.has_file(file))
-    if not isinstance(value, type):
-        return False
-    home = getattr(sys.modules.get(value.__module__), "__file__", None)
-    if value.__module__ == "__main__":
-        return True
-    return not (home is None or is_installed(home) or known.has_file(home))
+    return isinstance(value, type) and known.is_user_module(value.__module__)
