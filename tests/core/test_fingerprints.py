@@ -392,7 +392,8 @@ def test_which_of_two_has_which_name_counts() -> None:
 )
 def test_code_that_makes_texts_of_values_is_recognized(text: str, is_text: bool) -> None:
     state = Fingerprint(known())
-    state.add(target_of(f"kind = 1\ndef target(x):\n    return {text}\n"))
+    kind = "from dataclasses import dataclass\n@dataclass\nclass Kind:\n    a: int = 1\nkind = Kind()\n"
+    state.add(target_of(f"{kind}def target(x):\n    return {text}\n"))
 
     assert state.reads.formats_values is is_text
 

@@ -558,13 +558,14 @@ def add_code(
     state.note("code", code.co_qualname, code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
     state.note(len(arguments), *arguments, code.co_exceptiontable)
     steps = steps_of(code)
+    is_generated = code.co_name == "__repr__" and code.co_filename == "<string>"  # by `dataclass`
     modules = {name: list(candidates) for name, candidates in (imported or {}).items()}
     for index, step in enumerate(steps):
         if step.operation == "IMPORT_NAME":  # imports first: a nested function may use a later import
             _follow_import(state, steps, index, scope, modules)
     for index, (operation, number, value, opcode) in enumerate(steps):
         state.note(operation)
-        state.reads.has_formats |= operation in FORMATS
+        state.reads.has_formats |= operation in FORMATS and not is_generated
         # From Python 3.13 on, LOAD_FAST also loads the cells for a nested function's closure.
         makes_closure = operation == "LOAD_FAST" and value in (*code.co_cellvars, *code.co_freevars)
         if operation in LOADS and value in modules and not makes_closure:

@@ -106,16 +106,8 @@ class TracedGraph:
         for number, node in enumerate(self._nodes):
             custom = node.meta.get("custom") or {}
             annotation = {name: value for name, value in custom.items() if name != _CALL}
-            is_same = annotation.keys() == previous.keys() and all(
-                value is previous[name]
-                or (
-                    type(value) is type(previous[name])
-                    and isinstance(value, _PLAIN)
-                    and value == previous[name]
-                )
-                for name, value in annotation.items()
-            )
-            if not is_same:
+            pairs = [(value, previous.get(name, _CALL)) for name, value in annotation.items()]
+            if annotation.keys() != previous.keys() or not all(_is_same(*pair) for pair in pairs):
                 yield number, annotation
             previous = annotation
 
@@ -252,6 +244,10 @@ def _plain_tensors(torch: ModuleType) -> tuple[type, ...]:
 def names_of(operators: Iterable[Any]) -> Collection[str]:
     names = (getattr(operator, "__name__", None) for operator in operators)
     return {name.partition(".")[0] for name in names if isinstance(name, str)}
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    return value is other or (type(value) is type(other) and isinstance(value, _PLAIN) and value == other)
 
 
 def _closure(symbols: Iterable[Any], links: Sequence[Collection[Any]]) -> list[Any]:
