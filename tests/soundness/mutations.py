@@ -15,26 +15,15 @@ from soundness.program_files import CELL, SET_UP
 
 __all__ = ["Mutant", "changed", "rewritten"]
 
+_CYCLES: tuple[tuple[type[Any], ...], ...] = (
+    *((ast.Add, ast.Sub, ast.Mult), (ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE)),
+    *((ast.Is, ast.IsNot), (ast.In, ast.NotIn), (ast.And, ast.Or)),
+)
 _OTHER: dict[type[ast.AST], type[Any]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Mult,
-    ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
+    **dict.fromkeys((ast.Div, ast.Pow), ast.Mult),
     ast.FloorDiv: ast.Add,
     ast.Mod: ast.Sub,
-    ast.Pow: ast.Mult,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
+    **{kind: cycle[number - len(cycle) + 1] for cycle in _CYCLES for number, kind in enumerate(cycle)},
 }
 _HARNESS = ("infer", "train")
 """What the common set-up has for programs to end with."""
@@ -320,23 +309,15 @@ def _condition(node: Any, cells: list[ast.Module], chance: random.Random) -> boo
 
 
 _CHANGES: dict[type[ast.AST], Callable[[Any, list[ast.Module], random.Random], bool | None]] = {
-    ast.Constant: _constant,
-    ast.BinOp: _operator,
-    ast.BoolOp: _operator,
-    ast.Compare: _operator,
-    ast.AugAssign: _operator,
-    ast.Name: _name,
+    **dict.fromkeys((ast.BinOp, ast.BoolOp, ast.Compare, ast.AugAssign), _operator),
+    **dict.fromkeys((ast.List, ast.Tuple, ast.Set), _sequence),
+    **dict.fromkeys((ast.FunctionDef, ast.ClassDef), _definition),
+    **dict.fromkeys((ast.If, ast.IfExp, ast.While), _condition),
     ast.Attribute: _attribute,
     ast.Call: _call,
-    ast.List: _sequence,
-    ast.Tuple: _sequence,
-    ast.Set: _sequence,
+    ast.Constant: _constant,
     ast.Dict: _dict,
-    ast.FunctionDef: _definition,
-    ast.ClassDef: _definition,
-    ast.If: _condition,
-    ast.IfExp: _condition,
-    ast.While: _condition,
+    ast.Name: _name,
 }
 
 
