@@ -119,7 +119,7 @@ def test_a_dictionary_makes_no_element() -> None:
     assert [*makes] == ["a"]
 
 
-def test_code_that_a_package_would_call_and_whose_error_it_catches_is_found() -> None:
+def test_a_package_hides_no_code_of_the_user_by_catching_errors() -> None:
     source = "def catch(value):\n    try:\n        value.prop\n    except BaseException:\n        return 5\n"
     scope: dict[str, Any] = {}
     exec(compile(source, "/usr/lib/python3/site-packages/catch.py", "exec"), scope)
@@ -128,7 +128,7 @@ def test_code_that_a_package_would_call_and_whose_error_it_catches_is_found() ->
     assert read(wrapper(), "_.safe") is RUNS
 
 
-def test_a_finalizer_of_the_user_runs_undisturbed() -> None:
+def test_a_finalizer_of_the_user_still_runs() -> None:
     class Finalized:
         __del__ = ran
 

@@ -83,10 +83,8 @@ class _TypeTraits:
 
     __slots__ = ("digest", "empty", "has_identity", "is_code", "is_deep", "type_alone")
 
-    def __init__(
-        self, kind: type, values: tuple[type, ...], digest: Callable[[Any], str], *, is_deep: bool
-    ) -> None:
-        self.digest = digest
+    def __init__(self, kind: type, values: tuple[type, ...], digest: Any, *, is_deep: bool) -> None:
+        self.digest: Callable[[Any], str] = digest
         self.has_identity = kind not in _VALUES
         """True if equal values are distinguished by identity."""
         self.is_code = issubclass(kind, _COMPLETE)

@@ -615,11 +615,11 @@ def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> No
     thread = local()
 
     def lookup(
-        original: Any, key: str, on_disk: bool, remote: bool, args: Any, *more: Any, **kwargs: Any
+        original: Any, key: str, disk: bool, remote: bool, args: Any, *more: Any, **kwargs: Any
     ) -> Any:
         thread.args = args
         try:
-            return original(key, on_disk, remote, args, *more, **kwargs)
+            return original(key, disk, remote, args, *more, **kwargs)
         finally:
             thread.args = None
 

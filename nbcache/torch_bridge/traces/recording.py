@@ -230,16 +230,16 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
 
     modules, members, thread = {*sys.modules}, _flag_sizes(), threading.get_ident()
 
-    def noting(note: Callable[..., object], *, after: bool = False) -> Callable[..., Any]:
-        """Return a hook that calls `note` with the arguments of a call; `after` it, with its result first."""
+    def noting(note: Callable[..., object], *, with_result: bool = False) -> Callable[..., Any]:
+        """Return a hook that calls `note` with the arguments of a call, or after it `with_result`, too."""
 
         def stand_in(original: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             is_here = threading.get_ident() == thread
-            if is_here and not after:
+            if is_here and not with_result:
                 note(*args, **kwargs)
             result = original(*args, **kwargs)
-            if is_here and after:
+            if is_here and with_result:
                 note(result, *args, **kwargs)
             return result
 
@@ -279,12 +279,12 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
     comparing = {name: compare_op_handlers[name] for name in operators}
     hooks = (
         (BuiltinVariable, "call_function", noting(observations.note_call)),
-        (BuiltinVariable, "call_function", noting(observations.note_printing, after=True)),
+        (BuiltinVariable, "call_function", noting(observations.note_printing, with_result=True)),
         (ConstantVariable, "call_method", noting(observations.note_method)),
         (LazyVariableTracker, "original_value", noting(lambda tracker: observations.hashed.add(id(tracker)))),
         (OutputGraph, "call_user_compiler", compile),
         (SourcelessBuilder, "create", noting(lambda tx, value: observations.sourceless.append(value))),
-        (VariableTrackerMeta, "__call__", noting(note_tracker, after=True)),
+        (VariableTrackerMeta, "__call__", noting(note_tracker, with_result=True)),
         (user_defined, "is_forbidden_context_manager", is_forbidden),
         (InstructionTranslatorBase, "__init__", noting(note_code)),
     )
@@ -295,7 +295,7 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
             installed.hook(owner, name, stand_in)
         installed.undo(partial(compare_op_handlers.update, comparing))
         for name, note in operators.items():
-            compare_op_handlers[name] = installed.wrapped(comparing[name], noting(note, after=True))
+            compare_op_handlers[name] = installed.wrapped(comparing[name], noting(note, with_result=True))
         yield
     finally:
         installed.restore()
