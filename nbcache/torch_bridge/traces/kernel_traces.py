@@ -26,14 +26,7 @@ from nbcache.core.log import logger
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import FrameTraced, SpanEnded, SpanStarted, TraceAdopted, TraceAudited
 from nbcache.kernel.prewarming import Slice, Steps
-from nbcache.torch_bridge.events import (
-    break_text,
-    is_restoring_only,
-    last_break,
-    stamp,
-    with_cells,
-    words_of_break,
-)
+from nbcache.torch_bridge import events
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.recording import count_and_record
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
@@ -163,7 +156,7 @@ class Traces:
             if (output := self._adopt(call, frame, backend)) is not None:
                 return output
             is_known_without = not self._draws_audit() and self._session.find(NO_TRACE, call.place)
-            if self._trial is None and (is_restoring_only() or is_known_without):
+            if self._trial is None and (events.is_restoring_only() or is_known_without):
                 return trace()
             if call.audited is None and not ExecutedCode.is_possible():
                 self._log_refusal(code, NoTrace("a profiler runs"))
@@ -282,7 +275,7 @@ class Traces:
             self._fail("identifying what this kernel has run", error)
             return False
         if not call.place and self._session.find(_TYPE, call.key):
-            self._session.emit(FrameTraced(**stamp(), reason=_UNKNOWN_PROGRAM))
+            self._session.emit(FrameTraced(**events.stamp(), reason=_UNKNOWN_PROGRAM))
         return bool(call.place)
 
     def _candidates(self, call: _Compile) -> Iterator[tuple[Artifact, bool]]:
@@ -310,7 +303,7 @@ class Traces:
 
     def _adopt(self, call: _Compile, frame: Frame, backend: Any) -> Any:
         """Return a Dynamo output from a trace; None if no trace fits, or the one that fits is audited."""
-        self._session.emit(SpanStarted(**stamp(), name=_SPAN))
+        self._session.emit(SpanStarted(**events.stamp(), name=_SPAN))
         load = partial(load_graph, options_of(self._torch, backend))
         key = call.key
         reasons: list[BaseException] = []
@@ -346,7 +339,7 @@ class Traces:
                 self._reruns.note(key, call.place, digest)
                 self._session.emit(
                     TraceAdopted(
-                        **stamp(),
+                        **events.stamp(),
                         guards=len(trace.guards),
                         facts=len(trace.facts) + len(trace.names),
                         once_seconds=trace.seconds,
@@ -360,12 +353,12 @@ class Traces:
                 call.adoption = None
             self._fail("adopting a trace", error)
         finally:
-            self._session.emit(SpanEnded(**stamp(), name=_SPAN))
+            self._session.emit(SpanEnded(**events.stamp(), name=_SPAN))
         if reasons:
             logger.debug("traced again: %s", "; ".join(map(str, reasons)))
-            reason = with_cells(self._session, str(reasons[0])) or ""
+            reason = events.with_cells(self._session, str(reasons[0])) or ""
             names_cause = getattr(reasons[0], "names_cause", False)
-            self._session.emit(FrameTraced(**stamp(), reason=reason, names_cause=names_cause))
+            self._session.emit(FrameTraced(**events.stamp(), reason=reason, names_cause=names_cause))
         return None
 
     def _trace(self, call: _Compile, frame: Frame, trace: Callable[[], Any]) -> Any:
@@ -383,7 +376,7 @@ class Traces:
         if observations.fault is not None:
             self._fail("watching Dynamo trace", observations.fault)
             return output
-        call.graph_break = last_break(utils, breaks)
+        call.graph_break = events.last_break(utils, breaks)
         build = output.build_guards
 
         def build_guards(*args: Any, **kwargs: Any) -> Any:
@@ -430,7 +423,7 @@ class Traces:
     def _compare(self, call: _Compile, digest: str, stored: Trace, traced: Trace) -> None:
         """Compare a stored trace with torch's; if they differ, notify the user and stop using traces here."""
         parts = difference(stored, traced)
-        self._session.emit(TraceAudited(**stamp(), differs=parts))
+        self._session.emit(TraceAudited(**events.stamp(), differs=parts))
         if not parts:
             self._reruns.note(call.key, call.place, digest)
             logger.info("%s() was traced to audit its trace, which agrees", stored.function)
@@ -474,13 +467,13 @@ def _graph_break(session: Session, trace: Trace, code: CodeType) -> str | None:
     if not trace.break_reason or not trace.break_line:
         return trace.break_reason or None
     line = code.co_firstlineno + trace.break_line - 1
-    return break_text(session, trace.break_reason, code.co_filename, line)
+    return events.break_text(session, trace.break_reason, code.co_filename, line)
 
 
 def _break_fields(reason: Any, code: CodeType) -> dict[str, Any]:
     if reason is None:
         return {}
-    fields: dict[str, Any] = {"break_reason": words_of_break(reason.reason)}
+    fields: dict[str, Any] = {"break_reason": events.words_of_break(reason.reason)}
     stack = getattr(reason, "user_stack", None)
     own_lines = {line for *_, line in code.co_lines()}
     if stack and stack[-1].filename == code.co_filename and stack[-1].lineno in own_lines:

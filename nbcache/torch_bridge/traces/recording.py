@@ -28,18 +28,10 @@ from nbcache.core.fingerprints.code import LOADS_GLOBAL, code_tree, lines_digest
 from nbcache.core.fingerprints.known_code import DESCRIPTORS
 from nbcache.core.fingerprints.objects import HEAP_TYPE, Objects, is_plain, protocol_attributes
 from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.traces import facts, state_reads
+from nbcache.torch_bridge.traces import facts, state_reads, trace_rows
 from nbcache.torch_bridge.traces.facts import ABSENT, RUNS, Frame, NoTrace
 from nbcache.torch_bridge.traces.state_reads import TORCH_PACKAGES, ExecutedCode
-from nbcache.torch_bridge.traces.trace_rows import (
-    GLOBAL_STATE,
-    Sources,
-    code_row,
-    guard_row,
-    installed_globals,
-    is_storable,
-    without_skips,
-)
+from nbcache.torch_bridge.traces.trace_rows import Sources
 
 _LAZY = frozenset({"LazyConstantVariable", "LazyVariableTracker"})
 """Trackers whose value Dynamo may not have looked at: it replaces them as soon as it does."""
@@ -141,12 +133,12 @@ class Observations:
             reads_globals = fields.get("descriptor") is _GLOBALS
             is_lazy = (type(tracker).__name__ in _LAZY or reads_globals) and id(tracker) not in self.hashed
             if is_lazy is lazy and fields.get("source") is not None:
-                yield without_skips(fields["source"])
+                yield trace_rows.without_skips(fields["source"])
 
     def unguarded_sources(self) -> set[Any]:
         """Return sources that Dynamo does not guard: globals that code of the standard library reads."""
         sources = [source for _, fields in self.fields() if (source := fields.get("source")) is not None]
-        return {full for source in sources if (full := without_skips(source)) is not source}
+        return {full for source in sources if (full := trace_rows.without_skips(source)) is not source}
 
     def fields(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
         """Return the trackers with their attributes, without calling code of the trackers."""
@@ -330,12 +322,12 @@ def make_trace(
     if observations.doubts:
         raise NoTrace(min(observations.doubts))
     sources = Sources()
-    guards = [guard_row(guard, sources) for guard in graph.guards]
+    guards = [trace_rows.guard_row(guard, sources) for guard in graph.guards]
     for source in observations.sources(lazy=False):
-        if type(source).__name__ not in _EPHEMERAL and is_storable(source):
+        if type(source).__name__ not in _EPHEMERAL and trace_rows.is_storable(source):
             sources.index(source)
     ordered = sorted(graph.guard_on_key_order, key=lambda source: source.name)
-    ordered_keys = [sources.index(source) for source in ordered if without_skips(source) is source]
+    ordered_keys = [sources.index(source) for source in ordered if trace_rows.without_skips(source) is source]
     shapes = [
         [sources.index(source), *(value_to(_numbers(info[name])) for name in ("size", "stride"))]
         for source, info in graph.input_source_to_sizes_strides.items()
@@ -347,7 +339,7 @@ def make_trace(
         is_ephemeral = type(source).__name__ in _EPHEMERAL
         if is_ephemeral or state_reads.reads_environment(source_values.of, source):
             continue
-        if is_storable(source):
+        if trace_rows.is_storable(source):
             sources.index(source)
     values = [source_values.of(source) for source in sources.all]
     needed = {*ordered_keys, *input_indices, *(row[0] for row in guards), *(row[0] for row in shapes)}
@@ -376,7 +368,7 @@ def make_trace(
         if kind != "TypeMROSource" and (value is ABC or value is Protocol):  # see `classes_with_subclasshook`
             raise NoTrace(f"it reads {value.__name__} by its name")
     for index, value in enumerate(values):
-        if sources.rows[index][0] in GLOBAL_STATE:
+        if sources.rows[index][0] in trace_rows.GLOBAL_STATE:
             continue
         is_complete = index < full_count or facts.is_config(type(value))
         fact_rows.append([index, facts.fact_of(objects, value, frame.scope, complete=is_complete)])
@@ -390,7 +382,7 @@ def make_trace(
     reads = (state_reads.environment_variables(code, scope) for code, scope in observations.codes.values())
     for name in sorted(set().union(*reads)):
         fact_rows.append([f"${name}", objects.digest(os.environ.get(name))])
-    installed = [*installed_globals(graph, graphs, frame)]
+    installed = [*trace_rows.installed_globals(graph, graphs, frame)]
     installed_names, builtin_names = {name for name, _, _ in installed}, facts.builtins_of(frame.scope)
     for (kind, _, fields), value in zip(sources.rows, values, strict=True):
         name = fields.get("global_name")
@@ -407,7 +399,7 @@ def make_trace(
     return Trace(
         key=key,
         function=frame.code.co_qualname,
-        code=code_row(output.bytecode, frame.code),
+        code=trace_rows.code_row(output.bytecode, frame.code),
         sources=sources.rows,
         same=facts.same_objects(values),
         facts=fact_rows,

@@ -17,15 +17,8 @@ from typing import Any
 from nbcache.artifacts.traces import RESUME_KINDS, Trace, code_from, code_to, from_bytes, value_from, value_to
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.code import code_tree, steps_of, words
-from nbcache.torch_bridge.traces.facts import (
-    Frame,
-    NestedCode,
-    NoTrace,
-    constant_from,
-    constant_to,
-    expression_of,
-    place_of,
-)
+from nbcache.torch_bridge.traces import facts
+from nbcache.torch_bridge.traces.facts import Frame, NestedCode, NoTrace
 
 _ROOTS = frozenset({"GlobalSource", "GlobalStateSource", "LocalSource", "ShapeEnvSource"})
 _CHAINED = words(
@@ -204,7 +197,7 @@ class ReadTrace:
         self.trace = trace
         self.names = {name: f"{name}_{os.urandom(8).hex()}" for name, _, _ in trace.installed}
         """Stored name → name here of each global that Dynamo set: several objects may adopt one trace."""
-        self.code = with_global_names(code_from(trace.code, constant_from), self.names)
+        self.code = with_global_names(code_from(trace.code, facts.constant_from), self.names)
         """The code to run, before it gets the function's file and line."""
         rows = []
         for kind, base, fields in trace.sources:
@@ -212,7 +205,7 @@ class ReadTrace:
             renamed = {"global_name": self.names[name]} if name in self.names else {}
             rows.append([kind, base, {**fields, **renamed} if renamed else fields])
         self.sources = read_sources(rows, source_module)
-        self.expressions = [*map(expression_of, self.sources)]
+        self.expressions = [*map(facts.expression_of, self.sources)]
         """Expression of each source; None for sources without a value."""
         self._guards = [guard_from_row(row, self.sources, guards.GuardBuilder) for row in trace.guards]
         """Guards; None for guards with a weak reference to a value."""
@@ -256,7 +249,7 @@ def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
             raise NoTrace(f"it creates {value.co_qualname}(), whose code is not nested in its own")
         return NestedCode(indices[id(value)])
 
-    return code_to(code.replace(co_consts=tuple(map(placeholder, code.co_consts))), constant_to)
+    return code_to(code.replace(co_consts=tuple(map(placeholder, code.co_consts))), facts.constant_to)
 
 
 def restored_code(code: CodeType, original: CodeType) -> CodeType:
@@ -291,7 +284,7 @@ def installed_globals(graph: Any, graphs: Mapping[str, str], frame: Frame) -> It
             yield [name, RESUME_KINDS[bool(code.co_freevars)], json.dumps(code_row(code, frame.code))]
         elif isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
             yield [name, "module", value.__name__]
-        elif isinstance(value, (types.FunctionType, type)) and (place := place_of(value)) is not None:
+        elif isinstance(value, (types.FunctionType, type)) and (place := facts.place_of(value)) is not None:
             yield [name, "object", " ".join(place)]
         else:
             raise NoTrace(f"its code reads a global {type(value).__qualname__} that Dynamo has set")
