@@ -13,23 +13,9 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.fingerprints.known_code import KnownPackages
 from nbcache.core.fingerprints.objects import Unknown
 from nbcache.core.log import logger
-from nbcache.torch_bridge.dependencies.global_state import (
-    add_ambient_state,
-    add_graph_autocast,
-    flags,
-    read_defaults,
-    settings_in,
-)
+from nbcache.torch_bridge.dependencies import global_state, graphs
 from nbcache.torch_bridge.dependencies.graph_fingerprint import GraphFingerprint, package_identity
-from nbcache.torch_bridge.dependencies.graphs import (
-    TracedGraph,
-    inputs_sharing_memory,
-    is_leaf,
-    memory_of,
-    names_of,
-    parts_of,
-    unusual_values,
-)
+from nbcache.torch_bridge.dependencies.graphs import TracedGraph, inputs_sharing_memory, is_leaf
 from nbcache.torch_bridge.dependencies.monkeypatches import (
     ABSENT,
     EXPORT_TABLES,
@@ -84,7 +70,7 @@ class Dependencies:
         if file := getattr(sys.modules.get("triton"), "__file__", None):
             places.append(os.path.dirname(file))
         if not late:
-            read_defaults(torch)
+            global_state.read_defaults(torch)
         self._torch = torch
         self._late = late
         self._known = KnownPackages(places)
@@ -217,7 +203,7 @@ class Dependencies:
                 self._add_table(state, name, table, of_operators=True)
             if decompositions is not None:
                 self._add_table(state, GIVEN_DECOMPOSITIONS, decompositions, of_operators=True)
-        add_ambient_state(self._torch, state, self._known, passes=state.has_graph_passes)
+        global_state.add_ambient_state(self._torch, state, self._known, passes=state.has_graph_passes)
         self._add_attributes(state)
 
     def _code(self, any_graph: GraphFingerprint) -> str:
@@ -388,7 +374,7 @@ class Dependencies:
             if self.off:
                 return result
             try:
-                self._thread.settings = settings_in(details)
+                self._thread.settings = global_state.settings_in(details)
                 digest = self.of(gm, inputs, details)
             except Unknown as error:
                 raise Undetermined(f"nbcache cannot tell what this graph depends on: {error}") from error
@@ -460,7 +446,7 @@ class Dependencies:
             self._record_decompositions(decompositions)
             self._add_table(state, GIVEN_DECOMPOSITIONS, decompositions)
         operators = graph.operators()
-        self._add_called_attributes(state, graph.methods(), names_of(operators))
+        self._add_called_attributes(state, graph.methods(), graphs.names_of(operators))
         for operator in operators:
             if not self._registrations.is_torch_target(operator):
                 self._add_operator(state, operator)
@@ -472,7 +458,7 @@ class Dependencies:
         for number, annotation in graph.annotations():
             state.note(number)
             state.add(annotation, "an annotation of a node")
-        facts = [*flags(self._torch), *graph.shapes(example_inputs), *graph.frozen_parameters()]
+        facts = [*global_state.flags(self._torch), *graph.shapes(example_inputs), *graph.frozen_parameters()]
         for name, value in facts if aot_config else [*facts, *graph.training()]:
             state.note(name, value)
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
@@ -480,7 +466,7 @@ class Dependencies:
         if aot_config is not None:
             if graph.fixes_numbers():
                 raise Unknown("torch may compile a varying float into the graph")
-            add_graph_autocast(self._torch, state, operators, details)
+            global_state.add_graph_autocast(self._torch, state, operators, details)
             self._add_inputs(state, graph, example_inputs)
             for name, code in compilers():
                 state.has_graph_passes = True
@@ -496,17 +482,17 @@ class Dependencies:
     def _add_inputs(self, state: GraphFingerprint, graph: TracedGraph, example_inputs: Sequence[Any]) -> None:
         torch = self._torch
         kinds: dict[type, None] = {}
-        for value, context in unusual_values(torch, [*example_inputs, *graph.constants()]):
+        for value, context in graphs.unusual_values(torch, [*example_inputs, *graph.constants()]):
             kinds[type(value)] = None
             if self._known.is_library_code(type(value)):
-                kinds |= dict.fromkeys(map(type, parts_of(context)))
+                kinds |= dict.fromkeys(map(type, graphs.parts_of(context)))
             else:
                 state.add(context, f"the __tensor_flatten__ context of {type(value).__qualname__}")
-        for value, context in unusual_values(torch, graph.example_values()):
-            kinds |= dict.fromkeys(map(type, (value, *parts_of(context))))
+        for value, context in graphs.unusual_values(torch, graph.example_values()):
+            kinds |= dict.fromkeys(map(type, (value, *graphs.parts_of(context))))
         for kind in kinds:
             self._add_kind(state, kind)
-        for facts in memory_of(torch, example_inputs):
+        for facts in graphs.memory_of(torch, example_inputs):
             state.note(*facts)
 
     def _add_kind(self, state: GraphFingerprint, kind: type) -> None:
