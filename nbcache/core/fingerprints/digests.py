@@ -253,9 +253,8 @@ class Fingerprint:
             self.note("leaf", kind.__name__)
             if issubclass(kind, logging.Logger):
                 self.note(value.name)
-                self._add_attributes(
-                    {name: item for name, item in vars(value).items() if name not in _LOGGER_ATTRIBUTES}
-                )
+                own = vars(value).keys() - _LOGGER_ATTRIBUTES
+                self._add_attributes({name: item for name, item in vars(value).items() if name in own})
                 self.reads.forbid_attributes("logging.Logger")
         elif kind in weakref.ProxyTypes:
             raise self.unknown("a weak proxy")

@@ -199,11 +199,10 @@ class Registrations:
             for kernel in _kernels(self._torch, name):
                 if kernel.key not in keys[name]:
                     continue
-                is_torch_file = kernel.file.endswith(_COMPILED) or kernel.file.startswith(self._folder)
-                is_user_registration = kernel.file.removeprefix(
-                    self._folder
-                ) in _REGISTERING_FILES and name.startswith("aten::")
-                if (is_user_registration or not is_torch_file) and self.is_torch_operator(name):
+                file = kernel.file.removeprefix(self._folder)
+                is_torch_file = file.endswith(_COMPILED) or file != kernel.file
+                by_user = file in _REGISTERING_FILES and name.startswith("aten::")
+                if (by_user or not is_torch_file) and self.is_torch_operator(name):
                     return name
         return None
 
@@ -284,9 +283,8 @@ class Registrations:
         if isinstance(target, FunctionType) and target.__closure__:  # Dynamo stores constants in it
             kinds = (type(part) for part in parts_of(cell_contents(target)))
             return self._known.is_library_code(target) and all(map(self._known.is_library_code, kinds))
-        return self._known.is_library_code(target) and (
-            callable(target) or self._known.is_library_code(type(target))
-        )
+        parts = (target,) if callable(target) else (target, type(target))
+        return all(map(self._known.is_library_code, parts))
 
     @cached_property
     def _definition_of_add(self) -> re.Match[str] | None:

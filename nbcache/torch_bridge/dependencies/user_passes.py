@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -94,18 +94,15 @@ def compilers() -> list[tuple[str, Any]]:
         defaults = inspect.unwrap(compile_fx.compile_fx).__defaults__ or ()
         inductors = [None, compile_fx.compile_fx_inner, *defaults]
     file = getattr(compile_fx, "__file__", None)
+
+    def is_inductors(code: Any) -> bool:  # or its wrapper of another function
+        wrapped = getattr(code, "__wrapped__", None) if isinstance(code, FunctionType) else None
+        return id(code) in map(id, inductors) or (wrapped is not None and id(wrapped) in map(id, inner))
+
     return [
-        *(("inner_compile", code) for code in inner if not _is_inductors(code, inductors, inner)),
+        *(("inner_compile", code) for code in inner if not is_inductors(code)),
         *((name, code) for name, code in arguments if code is not None and _file_of(code) != file),
     ]
-
-
-def _is_inductors(code: Any, inductors: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether a compiler function is one of inductor's, or inductor's wrapper of one of `others`."""
-    wrapped = getattr(code, "__wrapped__", None) if isinstance(code, FunctionType) else None
-    return any(code is one for one in inductors) or (
-        wrapped is not None and any(wrapped is other for other in others)
-    )
 
 
 def _file_of(code: Any) -> str | None:

@@ -207,11 +207,8 @@ def load_graph(options: Mapping[str, Any], key: str, inputs: Sequence[Any]) -> C
 
     info: dict[str, Any] = {}
     context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
-    with (
-        dynamo_timed("backend_compile", log_pt2_compile_event=True),
-        tracing(context),
-        inductor_config.patch(dict(options)),
-    ):
+    timed = dynamo_timed("backend_compile", log_pt2_compile_event=True)
+    with timed, tracing(context), inductor_config.patch(dict(options)):
         match = cache.AOTAutogradCache._lookup(key, True, False, list(inputs), info, None)
         if match is None:
             raise NoTrace("its graph is no longer stored, or does not fit these inputs")

@@ -455,10 +455,8 @@ class Traces:
 
 def _check_trial(torch: ModuleType, adoption: Adoption, frame: Frame) -> None:
     """Raise RuntimeError if the guards of an adopted trace also pass for inputs of another type."""
-    other = {
-        name: value.to(torch.int32) if isinstance(value, torch.Tensor) else value
-        for name, value in frame.values.items()
-    }
+    tensors = {name: value for name, value in frame.values.items() if isinstance(value, torch.Tensor)}
+    other = frame.values | {name: tensor.to(torch.int32) for name, tensor in tensors.items()}
     if adoption.output.build_guards().guard_manager.check(other):
         raise RuntimeError("the guards of an adopted trace hold for another dtype")
 
