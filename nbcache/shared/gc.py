@@ -14,7 +14,6 @@ from nbcache.shared.layout import LIVE, NOTEBOOK, PUBLISHERS, decode_shared, slo
 from nbcache.stores.base import Store, batches
 
 MAX_AGE_SECONDS = 30 * 86400.0
-"""Seconds for which an artifact is kept after its last use in any notebook."""
 _FRESH_SECONDS = 86400.0
 """A newer artifact may belong to a cell that still runs, and is published after it."""
 _BATCH = 16
@@ -22,16 +21,11 @@ _BATCH = 16
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """The result of a look at the store."""
-
     artifacts: int = 0
-    """Keys whose artifacts were removed."""
     kept: int = 0
-    """Keys whose artifacts were not."""
     publishers: int = 0
-    """Publications of notebooks that were removed: their publishers have not used them for so long."""
     problems: tuple[NbcacheError, ...] = ()
-    """Why nothing was removed: what publications name cannot be told."""
+    """Unreadable publications: while their artifacts are unknown, nothing is removed."""
 
 
 def remove_unused(
@@ -77,7 +71,6 @@ def _values(store: Store, listed: Iterable[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def _slots_in_use(value: bytes, *, since: float) -> Iterator[str]:
-    """Yield the keys of the artifacts that a publication names, and that were used since then."""
     for variant in decode_shared(value):
         statement = Statement.decode(variant.statement)
         content = unpack(variant.packed, size=statement.ref.size, digest=statement.ref.digest)
@@ -88,7 +81,6 @@ def _slots_in_use(value: bytes, *, since: float) -> Iterator[str]:
 
 
 def _newest_time(value: bytes) -> float:
-    """Return when the newest variant was put, in Unix seconds; 0 where nothing can be read."""
     with suppress(FormatError):
         statements = [Statement.decode(variant.statement) for variant in decode_shared(value)]
         return max((statement.ref.created for statement in statements), default=0.0)

@@ -1,30 +1,9 @@
-"""Keys and values of a store that kernels share live.
-
-The keys; each value but the lists is as below::
-
-    live/<digest of scope, type, key>                             up to 32 variants of an artifact
-    notebook/<digest of the file's name>/<digest of publisher>    one publisher's manifest of a notebook
-                                                                  (`nbcache.artifacts.encoding`)
-    publishers/<digest of the file's name>                        digests of publishers, one a line: so that
-                                                                  nobody lists all keys of the store
-
-The scope is what an artifact of that type depends on (`nbcache.artifacts.compatibility.scope`).
-
-Grammar of values (version 1, frozen; integers big-endian; `n OCTET` is n bytes)::
-
-    shared    = magic version count *variant
-    magic     = "NBCS"
-    version   = %x01
-    count     = 1 OCTET            ; variants: what torch has under one key, for other guards; newest first
-    variant   = 4 OCTET statement 4 OCTET signature 8 OCTET packed     ; each after its length
-    statement = `nbcache.statement` of `nbcache.artifacts.provenance`, by who compiled the artifact
-    signature = `nbcache.signature` of `nbcache.core.signature`, over the statement
-    packed    = one zstd frame, which states its content size
+"""Keys and values of a store that kernels share live. docs/formats.md has both (version 1, frozen).
 
 A statement binds the artifact to its environment, type and key: one that lies under another key is refused.
-Who compiled an artifact signs for `Purpose.ARTIFACT`, and whoever passes it on leaves that as it is; who has
-published something of a notebook signs for `Purpose.PUBLICATION`. Reading judges nothing but the framing:
-`nbcache.shared.level` asks whose the signature is, and compares.
+The maker of an artifact signs for `Purpose.ARTIFACT`, and whoever passes it on leaves that as it is; a
+publisher of a notebook's manifest signs for `Purpose.PUBLICATION`. Only the framing is judged here:
+`nbcache.shared.level` checks the signature and its signer.
 """
 
 from __future__ import annotations
@@ -43,7 +22,7 @@ from nbcache.core.model import MAX_CONTENT_BYTES, Environment
 LIVE, NOTEBOOK, PUBLISHERS = "live/", "notebook/", "publishers/"
 
 MAX_VARIANTS = 32
-"""The most variants of one key: as many signers who do not trust each other find their own."""
+"""As many signers who do not trust each other find their own artifacts under one key."""
 _MAGIC, _VERSION = b"NBCS", 1
 _HEADER = struct.Struct(">4sBB")
 _PARTS = (
@@ -51,12 +30,12 @@ _PARTS = (
     ("signature", struct.Struct(">I"), 1 << 12),
     ("packed", struct.Struct(">Q"), MAX_CONTENT_BYTES),
 )
-"""The parts of a variant: their names, how their lengths are written, and the longest that is read."""
+"""Name, length field and greatest length of each part of a variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One artifact as it is stored: three parts, none of them judged."""
+    """One artifact as it is stored, not judged."""
 
     statement: bytes
     signature: bytes
@@ -105,16 +84,13 @@ def decode_shared(value: bytes) -> list[Variant]:
 
 
 def slot_of(environment: Environment, type: str, key: str) -> str:
-    """Return the key of the store for the artifacts under torch's `key`."""
     parts = keys.components({"scope": scope(environment, type), "type": type, "key": key})
     return LIVE + keys.digest(parts)
 
 
 def publications(notebook: str) -> str:
-    """Return the prefix of the publications of a notebook."""
     return f"{NOTEBOOK}{notebook_digest(notebook)}/"
 
 
 def publishers(notebook: str) -> str:
-    """Return the key of the list of a notebook's publishers."""
     return PUBLISHERS + notebook_digest(notebook)

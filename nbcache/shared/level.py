@@ -42,43 +42,29 @@ from nbcache.stores.base import MAX_VALUE_BYTES, Store
 _WORTH = 5
 """A lookup that finds something may take so many times as long as one in vain: it spares a compile."""
 _MOST_COMPARED = 256 << 20
-"""Bytes that are read to find out who signed the entries that are there when a kernel connects."""
 _OVERHEAD_BYTES = 1 << 20
-"""Bytes of a value for statements and signatures, and more."""
 _MOST_STRANGERS = 3
-"""Untrusted signers that notices name."""
 _PUTS = 3
-"""Attempts to write a value: another kernel that read the same one may write later."""
 _PUBLICATION = "publication"
-"""Type of the artifact that a publication is; torch asks for none of that type."""
+"""torch asks for no artifact of this type."""
 _MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
-"""Publications of one notebook that are read, and their bytes: a team may have thousands of a common name."""
+"""Bounds on the publications of a notebook and their bytes: a team may have thousands of a common name."""
 _LISTED_BYTES = 65 * _MOST_PUBLICATIONS
-"""Bytes of the list of a notebook's publishers, which has one a line, that are read."""
 _REF_BYTES = 400
-"""About the bytes of memory that a manifest takes for each artifact."""
 _DAY_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFigures:
-    """One kernel's traffic with a shared store."""
-
     name: str
     found: int
-    """Artifacts that were found there and may be used, read ahead ones included."""
     published: int
-    """Artifacts that this kernel has put there."""
     waiting: int
-    """Bytes that are still to be written."""
     off: str | None
-    """Why it is not asked, or not written to, now; None where it is both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One publisher's manifest of a notebook."""
-
     found: VerifiedEntry
     manifest: Manifest
 
@@ -111,17 +97,13 @@ class SharedLevel(Connection):
         super().__init__(store, say, timings)
         self.introduce = signer.introduce
         self.holder: Holder | None = None
-        """The kernel that this one waits for."""
         self._signer = signer
         self._wait_seconds = wait_seconds
         self._waited = self._in_vain = 0.0
         self._found = self._published = 0
         self._known: set[tuple[str, str]] = set()
-        """Slots, each with a digest, that are known to be in the store."""
         self._refused: set[str] = set()
-        """Why values were refused."""
         self._strangers: set[str] = set()
-        """Messages about untrusted signers."""
         self._flights = None if self.leases is None else SingleFlight(self.leases, signer, timings)
         renew_in_children(self)
 
@@ -133,7 +115,6 @@ class SharedLevel(Connection):
         return SharedFigures(self.name, self._found, self._published, self.pending, self.why_off or None)
 
     def begin_cell(self) -> None:
-        """Allow the lookups of another cell to wait."""
         self._waited = self._in_vain = 0.0
 
     def close(self, timeout: float) -> None:
@@ -141,13 +122,9 @@ class SharedLevel(Connection):
         if self.closed:
             return
         self.flush(timeout)
-        with self._lock:
-            self.closed = True
-        self.reading.close()
-        self.writing.close()
+        self.stop()
         if self._flights is not None:
             self._flights.close(release=self.failure is None)
-        self._worker.stop()
         self.store.close()
 
     # --- lookups --------------------------------------------------------------------------------
@@ -182,7 +159,6 @@ class SharedLevel(Connection):
         return [] if value is None else self._usable(value, environment, type, key)
 
     def _usable(self, value: bytes, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
-        """Return the entries in a value that may be used under this key."""
         entries, slot = [], slot_of(environment, type, key)
         for entry in self._admit(value, slot):
             if _place_of(entry.statement) == (scope(environment, type), type, key):
@@ -222,12 +198,11 @@ class SharedLevel(Connection):
             self.note(f"an entry was refused: {error} ({slot})")
 
     def _is_slow(self) -> bool:
-        """Return whether this cell has waited in vain for as long as it may."""
         return self._waited > self._wait_seconds
 
     def _waited_in_vain(self, seconds: float) -> None:
         self._waited += seconds
-        if self._is_slow() and self.reading.failure is None:
+        if self._is_slow() and self.can_read:
             self.say(f"{self.name} is slow: the rest of this cell does not ask it")
 
     # --- one compile for many kernels -----------------------------------------------------------
@@ -235,11 +210,11 @@ class SharedLevel(Connection):
     def wait_for_other_kernel(
         self, environment: Environment, type: str, key: str, expected: float, tried: Collection[str] = ()
     ) -> list[VerifiedEntry]:
-        """Return what another kernel publishes under `key` meanwhile; empty where this one is to compile it.
+        """Return the entries that another kernel publishes under `key` while this one waits.
 
-        Waits while another kernel compiles it, at most the `expected` seconds, and in one cell no longer than
-        that for all that did not come. Then, or when `compiled` is called, the others may go on. Entries that
-        were `tried`, by digest, are not waited for.
+        The wait ends after the `expected` seconds, which are the bound on all waits in vain of a cell as
+        well. Without entries this kernel compiles, and the others wait until it calls `compiled`. Entries
+        that were `tried`, by digest, are not waited for.
         """
         if self._flights is None or not self.can_write or self._is_slow():
             return []
@@ -290,8 +265,8 @@ class SharedLevel(Connection):
     def absent(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
         """Return the refs for which neither their compiler nor this user has published an entry.
 
-        Entries of others don't count: who is served here need not trust them. After very many bytes of
-        values, no further refs are compared, nor returned.
+        Entries of others don't count: who is served here need not trust them. Beyond `_MOST_COMPARED` bytes,
+        no further refs are compared, nor returned.
         """
         try:
             own = self._signer.keyring().fingerprint()
@@ -319,7 +294,6 @@ class SharedLevel(Connection):
         return {signer for statement, signer in statements if _place_of(statement) == wanted}
 
     def publish(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
-        """Write an artifact in the background; `packed` is its content as `pack` makes it."""
         if not self.lacks(environment, ref):
             return
         slot = slot_of(environment, ref.type, ref.key)
@@ -328,13 +302,11 @@ class SharedLevel(Connection):
             self._known.discard((slot, ref.digest))
 
     def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
-        """Remove the artifact of this digest in the background, whoever has published it."""
         if not self.closed:
             slot = slot_of(environment, type, key)
             self.write(0, partial(self._remove, slot, digest), slot)
 
     def _write(self, slot: str, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
-        """Write an artifact beside what others have under its key; StoreError where the store fails."""
         if self._flights is not None and not self._flights.may_publish(slot):
             return
         if (ours := self._signer.variant(environment, ref, packed)) is None:
@@ -350,7 +322,6 @@ class SharedLevel(Connection):
         self._published += written
 
     def _remove(self, slot: str, digest: str) -> None:
-        """Remove the artifact of this digest, whoever has signed it; StoreError where the store fails."""
         for _ in range(_PUTS):
             value = self.store.get(slot)
             try:
@@ -393,7 +364,6 @@ class SharedLevel(Connection):
     # --- manifests of a notebook ----------------------------------------------------------------
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Write this kernel's manifest of a notebook in the background."""
         if not self.closed:
             size = _REF_BYTES * len(manifest.artifacts)
             self.write(size, partial(self._write_manifest, manifest), manifest.notebook)
@@ -450,7 +420,6 @@ class SharedLevel(Connection):
 
 
 def _place_of(statement: Statement) -> tuple[str, str, str]:
-    """Return the scope, type and key that a statement is for."""
     return statement.environment, statement.ref.type, statement.ref.key
 
 
@@ -476,5 +445,4 @@ def _fairly(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
 
 
 def _names(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:
-    """Return the artifacts and graphs in a manifest, whenever they were used."""
     return {ref.identity for ref in manifest.artifacts}, {graph.identity for graph in manifest.graphs}

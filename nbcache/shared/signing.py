@@ -19,18 +19,14 @@ from nbcache.shared.layout import Variant
 
 @dataclass(frozen=True, slots=True)
 class VerifiedEntry:
-    """An artifact of the shared level, checked and admitted, and not unpacked yet."""
-
     statement: Statement
     signer: str
-    """Fingerprint of who compiled it."""
     standing: Standing
     packed: bytes = field(repr=False)
     provenance: Provenance = field(default=UNSIGNED, repr=False)
 
     @property
     def ref(self) -> ArtifactRef:
-        """The reference, with its maker."""
         return replace(self.statement.ref, provenance=self.provenance)
 
     def unpack(self) -> bytes:
@@ -56,11 +52,9 @@ class Signer:
         return "another kernel"
 
     def sign(self, content: bytes) -> bytes:
-        """Return the signature of what a lease says of its holder, as it stands beside it."""
         return self.keyring().sign(Purpose.LEASE, content).encode()
 
     def signer_of(self, content: bytes, signature: bytes) -> str:
-        """Return the fingerprint of the trusted signer of what a lease says; empty without one."""
         try:
             fingerprint = Signature.signer(signature, Purpose.LEASE, content)
         except (BadSignature, FormatError):
@@ -68,10 +62,10 @@ class Signer:
         return "" if self.keyring().standing(fingerprint) is Standing.UNKNOWN else fingerprint
 
     def variant(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> Variant | None:
-        """Return an artifact with the signed statement of who compiled it; the user's, if that was here.
+        """Return an artifact with its maker's signed statement; the user's, if it was compiled here.
 
-        None for what others have compiled that cannot be passed on as theirs: it is unsigned, depends on
-        something else than `environment` has, or is here in another frame than theirs.
+        None for others' work that cannot be passed on as theirs: it is unsigned, depends on something that
+        `environment` lacks, or is here in another frame than theirs.
         """
         held = _frame_of(ref, packed)
         if ref.provenance is None:
@@ -87,7 +81,6 @@ class Signer:
         return Variant(ref.provenance.statement, ref.provenance.signature, packed)
 
     def publication(self, environment: str, ref: ArtifactRef, packed: bytes) -> Variant:
-        """Return what the user publishes of a notebook; `environment` is a digest."""
         statement = Statement(environment, environment, ref, _frame_of(ref, packed), self.user, self.host)
         said = statement.signed(self.keyring(), Purpose.PUBLICATION)
         return Variant(said.statement, said.signature, packed)
@@ -95,9 +88,9 @@ class Signer:
     def checked(self, variant: Variant, purpose: Purpose = Purpose.ARTIFACT) -> VerifiedEntry:
         """Return a variant whose lengths, digest and signature are right, and whose signer may be believed.
 
-        Raises FormatError, BadSignature, or another TrustError: of what the policy forbids. Nothing that a
-        statement says is looked at before its signature is checked, and what a stranger has put there, which
-        may be long, not at all.
+        Raises FormatError, BadSignature, or another TrustError where the policy forbids it. A statement is
+        decoded after its signature is checked, and the frame, which may be long, is hashed only for an
+        admitted signer.
         """
         statement, signer = _read_statement(variant, purpose)
         standing = self.keyring().standing(signer)
@@ -117,7 +110,6 @@ class Signer:
 
 
 def _read_statement(variant: Variant, purpose: Purpose) -> tuple[Statement, str]:
-    """Return a variant's statement and who has signed it, where its lengths are right."""
     signer = Signature.signer(variant.signature, purpose, variant.statement)
     statement = Statement.decode(variant.statement)
     packed = statement.packed

@@ -1,12 +1,7 @@
-"""One compile for many kernels: who misses a graph first compiles it, and the others wait for the result.
+"""One compile for many kernels: the first to miss a graph compiles it, and the others wait for the result.
 
-Who holds a lease says so in JSON, signed, so that nobody is shown a name that a stranger has written::
-
-    holder = {"said": text, "signature": text}   ; `nbcache.signature` (`nbcache.core.signature`) over `said`
-    said   = {"format": "nbcache.holder", "host": text, "name": text, "since": seconds, "user": text,
-              "version": 1}
-
-`name` is that of the lease, so that no signature serves for another.
+The holder of a lease signs its statement, so that nobody is shown a name that a stranger has written. The
+statement names the lease, so that no signature serves for another. docs/formats.md has its grammar.
 """
 
 from __future__ import annotations
@@ -29,11 +24,10 @@ from nbcache.stores.redis.leases import HOLDER_BYTES, Lease, RedisLeases
 T = TypeVar("T")
 
 _LONGEST_FACTOR, _LEAST_SECONDS = 3.0, 60.0
-"""A compile that takes so many times what was expected, and so long, is given up: the next may begin."""
+"""A compile that takes so many times the expected seconds, and so long, is given up: the next may begin."""
 _MOST_FRUITLESS = 2
-"""After so many have let go of a graph without a result it seems to have none: nobody waits for it."""
+"""After so many kernels have let go of a graph without a result, nobody waits for it."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
-"""Seconds between two looks whether the result is there."""
 _FORMAT = "nbcache.holder"
 
 
@@ -42,9 +36,7 @@ class Holder:
     user: str
     host: str
     since: float
-    """Unix seconds, by the clock of that machine."""
     signer: str = ""
-    """Fingerprint of the trusted key that signed this; empty where no such key did."""
 
     def encode(self, name: str, signer: Signer) -> bytes:
         """Return its statement as the holder of the lease `name`; unsigned where it cannot sign."""
@@ -81,7 +73,7 @@ class SingleFlight:
         self._timings = timings
         self._lock = ForkSafeLock()
         self._flights: dict[str, tuple[Lease, float]] = {}
-        """By name, a lease and the time (`time.monotonic`) up to which its heart beats."""
+        """By name, a lease and the time (`time.monotonic`) up to which it is extended."""
         self._beating: threading.Thread | None = None
         self._closed = threading.Event()
         renew_in_children(self)
@@ -101,9 +93,8 @@ class SingleFlight:
     ) -> T | None:
         """Return what `arrived` returns once another kernel has compiled `name`; None to compile it here.
 
-        Never waits longer than `expected`, the seconds that compiling is expected to take, or `patience`, and
-        never for itself. `tell` is called with who compiles, and with None at the end. Whoever gets None says
-        so by `done` when it has compiled.
+        The wait ends after the `expected` seconds or `patience`. `tell` is called with the other kernel, and
+        with None at the end. Whoever gets None calls `done` after compiling.
         """
         signer = self._signer
         with self._lock:

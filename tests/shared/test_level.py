@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,7 +13,7 @@ import pytest
 
 from nbcache.artifacts.encoding import pack
 from nbcache.artifacts.manifests import union
-from nbcache.core.errors import StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.errors import StoreFull, StoreUnavailable
 from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Manifest
 from nbcache.core.trust import Keyring, Policy
@@ -114,32 +113,6 @@ def test_many_are_found_in_few_round_trips(store: Store, level: Level) -> None:
     assert {each.statement.ref.key: each.unpack() for each in listed} == contents
     assert counted.calls["get_many"] == 3
     assert [ref.key for ref in reader.absent(HERE, wanted)] == ["absent"]
-
-
-def test_who_publishes_at_once_under_one_key_leaves_one_of_them_or_both(
-    store: Store, level: Level, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both read before either writes: one may be lost until it is published again."""
-    names, together, waiting = ("ada", "bob"), threading.Barrier(2), {"ada", "bob"}
-    levels = [level(store, name) for name in names]
-    get = type(store).get
-    slot = slot_of(HERE, "inductor", "one")
-
-    def both_have_read(self: Store, key: str) -> bytes | None:
-        value = get(self, key)
-        if key == slot and waiting:
-            waiting.pop()
-            together.wait(SECONDS)
-        return value
-
-    monkeypatch.setattr(type(store), "get", both_have_read)
-    for name, each in zip(names, levels, strict=True):
-        publish(each, name.encode())
-    for each in levels:
-        assert each.flush(SECONDS) and each.figures().published == 1
-    value = store.get(slot)
-    assert value is not None
-    assert len(decode_shared(value)) in (1, 2)
 
 
 def test_what_was_overwritten_meanwhile_is_written_again(level: Level) -> None:
@@ -323,7 +296,7 @@ def test_what_had_to_wait_to_be_published_loses_nothing_that_was_published_since
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"old"),)))
     wait_until(lambda: ada._unsent, "it could not be written")
     failing.error = None
-    ada.writing.failure = None
+    ada.failure = None
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"new"),)))
     assert ada._worker.flush(SECONDS)
     ada._send_again()
@@ -422,22 +395,6 @@ def test_while_a_store_fails_nobody_asks_it_and_then_what_waited_is_written(
     assert said[1:] == ["memory answers again"]
 
 
-@pytest.mark.parametrize(
-    "error", [StoreFull("full"), StoreReadOnly("a replica"), StoreUnavailable("the user may not do this")]
-)
-def test_what_cannot_be_written_to_is_still_read(level: Level, said: list[str], error: Exception) -> None:
-    store = FailingStore(MemoryStore(), None, ["put"])
-    one = level(store)
-    publish(one, b"a graph")
-    assert one.flush(SECONDS)
-    store.error = error
-    publish(one, b"another graph")
-    assert not one.flush(SECONDS)
-    assert one.failure is error
-    assert found(one) == [b"a graph"]
-    assert len(said) == 1 and "not written to" in said[0]
-
-
 def test_what_fails_again_and_again_is_dropped_and_the_rest_is_written(level: Level, said: list[str]) -> None:
     class Picky(MemoryStore):
         """Fails at long values, as a proxy with a limit does."""
@@ -468,18 +425,6 @@ def test_no_more_waits_to_be_written_than_is_kept(
     one.flush(SECONDS)
     assert 0 < len(one._unsent) < 20
     assert "more waits to be written than is kept" in said[-1]
-
-
-def test_a_cell_waits_in_vain_for_no_longer_than_its_bound(level: Level, said: list[str]) -> None:
-    store = FailingStore(MemoryStore(), None)
-    one = level(store)
-    one._waited = 0.9
-    assert found(one) == [] and store.calls["get"] == 1
-    one._waited = 1.1
-    assert found(one) == [] and store.calls["get"] == 1
-    one.begin_cell()
-    assert found(one) == [] and store.calls["get"] == 2
-    assert said == []
 
 
 def test_threads_may_use_a_level_at_once(store: Store, level: Level) -> None:

@@ -241,8 +241,7 @@ from nbcache.core.errors import StoreUnavailable
 run('%nbcache connect {tmp_path}/team')
 shared = session.shared_client.level
 evil = StoreUnavailable('it says\\n\\x1b[31mred\\u202e' + 'x' * 10000, next_step='see\\x1b')
-shared.reading.record_failure(evil)
-shared.writing.record_failure(evil)
+shared.fails(evil)
 shared.ask = lambda: None
 session.cache.environment_ready(here)
 session.begin_cell(None)
