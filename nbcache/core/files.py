@@ -128,17 +128,20 @@ def write_whole(
     durable: bool = False,
     replace: bool = True,
     folder: Path | None = None,
+    descriptors: tuple[int | None, int | None] = (None, None),
 ) -> None:
     """Write a file: whoever reads meanwhile, and whoever dies, leaves the old one or the new one, whole.
 
     `mode` are its permissions, by default the process's. `durable` waits until it is on the disk. Where not
-    `replace`, what is there stays. The temporary file is in `folder`, by default beside the file. Raises
+    `replace`, what is there stays. The temporary file is in `folder`, by default beside the file.
+    `descriptors` are of the folders that the paths of the temporary file and of the file begin in. Raises
     OSError.
     """
+    source, target = descriptors
     unique = f"{os.getpid()}-{secrets.token_hex(8)}"
     temporary = folder / unique if folder else path.with_name(f".{path.name}.{unique}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, 0o666 if mode is None else 0o600)
+    descriptor = os.open(temporary, flags, 0o666 if mode is None else 0o600, dir_fd=source)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
@@ -148,10 +151,10 @@ def write_whole(
             if mode is not None:
                 os.fchmod(descriptor, mode)
         if replace:
-            temporary.replace(path)
+            os.replace(temporary, path, src_dir_fd=source, dst_dir_fd=target)
         else:
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
     finally:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary, dir_fd=source)

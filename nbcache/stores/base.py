@@ -1,4 +1,4 @@
-"""What a store is: bytes under keys, nothing more. Framing, policy and statistics wrap it."""
+"""The interface of a store: bytes under keys. Framing, policy and statistics wrap it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Protocol, runtime_checkable
 from nbcache.core.errors import StoreError
 
 MAX_VALUE_BYTES = 512 << 20
-"""The longest value of a store that others write to; what is longer is not there, and not read.
+"""The longest value of a store that others write to. Readers ignore longer values.
 
 What kernels publish has half of that at most, since no more waits to be written.
 """
 
 _KEY = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*", re.ASCII)
+
+
+def is_key(name: str) -> bool:
+    return len(name) <= 512 and _KEY.fullmatch(name) is not None
 
 
 def check_key(key: str) -> str:
@@ -25,8 +29,14 @@ def check_key(key: str) -> str:
     return key
 
 
+def check_prefix(prefix: str) -> str:
+    """Return `prefix`, or raise ValueError where it is not empty and not whole parts of a key and a `/`."""
+    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
+        raise ValueError(f"not a prefix of whole parts: {prefix[:80]!r}")
+    return prefix
+
+
 def check_length(value: bytes, where: str) -> None:
-    """Raise StoreError for a value that is longer than readers accept; `where` names the store."""
     if len(value) > MAX_VALUE_BYTES:
         raise StoreError(
             f"a value of {len(value):,} bytes is not written: the longest has {MAX_VALUE_BYTES:,}",
@@ -35,23 +45,16 @@ def check_length(value: bytes, where: str) -> None:
         )
 
 
-def is_key(name: str) -> bool:
-    """Return whether `name` can be a key; a backend may hold other things."""
-    return len(name) <= 512 and _KEY.fullmatch(name) is not None
-
-
-def check_prefix(prefix: str) -> str:
-    """Return `prefix`, or raise ValueError where it is not empty and not whole parts of a key and a `/`."""
-    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
-        raise ValueError(f"not a prefix of whole parts: {prefix[:80]!r}")
-    return prefix
-
-
 def batches(keys: Iterable[str], length: int) -> Iterator[list[str]]:
-    """Yield keys in lists of this length at most, one for each round trip."""
     iterator = iter(keys)
     while batch := list(islice(iterator, length)):
         yield batch
+
+
+def read_batches(store: Store, keys: Iterable[str], length: int) -> Iterator[tuple[str, bytes]]:
+    """Yield those of `keys` that are there, with their bytes, by round trips of `length` keys."""
+    for batch in batches(keys, length):
+        yield from store.get_many(batch).items()
 
 
 @runtime_checkable
@@ -66,8 +69,7 @@ class Store(Protocol):
     def read_only(self) -> bool:
         """True where `put` and `delete` raise `StoreReadOnly`."""
 
-    def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None."""
+    def get(self, key: str) -> bytes | None: ...
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         """Return those of `keys` that are there, with their bytes, in one round trip if possible."""

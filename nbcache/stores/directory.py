@@ -1,17 +1,16 @@
 """A store in a folder of the user's own: one file a key, least recently used evicted first.
 
-Layout, below the folder that is given::
+Layout, below the store's folder::
 
     v2/<key>     the value, under the key's parts as folders
     v2/.tmp/     files being written; renamed to where they belong when whole
     v2/.lock     held by the kernel that evicts
     v2/*.sqlite  of others (`nbcache.artifacts.history`)
 
-No key has a dot, so the last three cannot be taken for one. A file's modification time is when it was
-last put, read or touched.
+No key has a dot, so the last three cannot be taken for one. A file's modification time is its last use.
 
 Values are not synced to the disk: after a power cut one may be short. Every entry is verified when it
-is read (`format.decode_entry`), so that costs a miss; syncing would cost every write.
+is read (`decode_entry`), so that costs a miss; syncing would cost every write.
 """
 
 from __future__ import annotations
@@ -57,27 +56,22 @@ _MAX_BYTES = MAX_CONTENT_BYTES + 4096
 class DirectoryStore:
     """Values in files of a folder that only its owner can enter, shared by all of the user's kernels.
 
-    Raises StoreUnavailable where the folder is not the user's own: who can write to it can make
-    every kernel run what they like. A folder that others can write to is made private (0700).
-    A folder that cannot be written to is served `read_only`.
-
-    A key that is also a folder of other keys (`a` beside `a/b`) cannot be put: StoreError.
+    Raises StoreUnavailable where the folder is not the user's own: whoever can write to it can make every
+    kernel run their code. A folder that others can write to is emptied and made private (0700). A folder
+    that cannot be written to is served `read_only`. A key cannot be a folder of other keys: StoreError.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, name: str = "local store"):
         self.name = name
         self.path = Path(path).absolute()  # a cell may change the working directory
         self.root = self.path / _VERSION
-        """The folder of the values. Names with a dot are no keys, so other files may be there."""
         self.was_emptied = False
-        """True if values were dropped because others could have put them there."""
         self._prepare()
         self.read_only = not os.access(
             self.root, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
         )
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None; and mark it as used now."""
         with self._errors("cannot be read"):
             return read_plain(self.root, check_key(key), max_bytes=_MAX_BYTES, used=True)
 
@@ -85,54 +79,56 @@ class DirectoryStore:
         return {key: value for key in keys if (value := self.get(key)) is not None}
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        """Return those of `keys` that are there; this marks none as used."""
-        return {key for key in keys if self._is_there(check_key(key))}
+        return {key for key in keys if self._is_there(key)}
 
     def put(self, key: str, value: bytes) -> None:
-        """Store `value` under `key`, whole or not at all, even if the process is killed."""
         file = self._file(key)
         with self._writing():
-            try:
-                self._write(file, value)
-            except FileNotFoundError:
-                self._prepare()  # somebody removed the whole store while it was open
-                self._write(file, value)
+            for attempt in range(_ATTEMPTS):
+                try:
+                    if attempt:  # a delete elsewhere has removed the folder, or somebody the whole store
+                        self._prepare()
+                        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    write_whole(file, value, mode=0o600, folder=self.root / _TEMPORARY)
+                    return
+                except (FileNotFoundError, FileExistsError):
+                    if attempt == _ATTEMPTS - 1:
+                        raise
 
     def delete(self, key: str) -> None:
-        """Remove `key`, and the folders that this leaves empty."""
-        file = self._file(key)
         with self._writing():
-            self._remove(file)
+            self._remove(self._file(key))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed."""
         with self._errors("cannot be listed"):
             return filter(is_key, [*files_below(self.root, check_prefix(prefix))])
 
-    def close(self) -> None:
-        """Do nothing: no file is held open."""
+    def close(self) -> None: ...
 
     def touch(self, key: str) -> bool:
-        """Count `key` as used now, without reading it; return whether it is there."""
-        file, present = self._file(key), self._is_there(key)
+        present = self._is_there(key)
         if present:
             with contextlib.suppress(OSError):
-                os.utime(file)
+                os.utime(self._file(key))
         return present
 
     def size(self, prefix: str = "") -> int:
         return sum(status.st_size for _, status in self._statuses(prefix))
 
     def evict(self, prefix: str, max_bytes: int) -> list[str]:
-        """Evict the least used above `max_bytes`, unless another kernel does; return their keys."""
         if self.read_only:
             return []
         # Where somebody has removed the whole store, it is small enough.
-        with self._writing(), contextlib.suppress(FileNotFoundError), self._lock() as is_held:
-            if is_held:
-                with folder_of(self.root, f"{_TEMPORARY}/.") as (folder, _):
-                    remove_abandoned(folder)
-                return self._evict(prefix, max_bytes)
+        with self._writing(), contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                # On a filesystem without locks, two evictions at once remove too much, and nothing worse.
+                if try_lock(descriptor):
+                    with folder_of(self.root, f"{_TEMPORARY}/.") as (folder, _):
+                        remove_abandoned(folder)
+                    return self._evict(prefix, max_bytes)
+            finally:
+                os.close(descriptor)
         return []
 
     def _file(self, key: str) -> Path:
@@ -140,10 +136,9 @@ class DirectoryStore:
 
     def _is_there(self, key: str) -> bool:
         with self._errors("cannot be read"):
-            return is_plain(self.root, key)
+            return is_plain(self.root, check_key(key))
 
     def _prepare(self) -> None:
-        """Make the folders, or check that those that are there are the user's own."""
         with self._errors("cannot be used"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             was_open = self._is_open(self.path)
@@ -197,18 +192,6 @@ class DirectoryStore:
         self.was_emptied |= any(each.name not in (_TEMPORARY, _LOCK) for each in aside.iterdir())
         shutil.rmtree(aside, ignore_errors=True)
 
-    def _write(self, file: Path, value: bytes) -> None:
-        temporary = self.root / _TEMPORARY
-        for attempt in range(_ATTEMPTS):
-            try:
-                if attempt:  # a delete elsewhere, of the folder's last key, may have removed the folder
-                    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_whole(file, value, mode=0o600, folder=temporary)
-                return
-            except (FileNotFoundError, FileExistsError):
-                if attempt == _ATTEMPTS - 1 or not temporary.exists():
-                    raise
-
     def _remove(self, file: Path) -> None:
         try:
             file.unlink()
@@ -229,23 +212,16 @@ class DirectoryStore:
             with contextlib.suppress(FileNotFoundError):
                 yield key, self._file(key).lstat()
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[bool]:
-        """Yield whether this call, and no other in any process, may evict."""
-        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            # Without locks, two evictions at once remove too much, and nothing worse.
-            yield try_lock(descriptor)
-        finally:
-            os.close(descriptor)
-
     def _evict(self, prefix: str, max_bytes: int) -> list[str]:
         statuses = dict(self._statuses(prefix))
         total = sum(status.st_size for status in statuses.values())
         if total <= max_bytes:
             return []
         removed = []
-        for key, status in sorted(statuses.items(), key=lambda pair: _use_time(pair[1])):
+        now = time.time()
+        # A time in the future, of a clock that was wrong, is as old as any.
+        used = {key: status.st_mtime if status.st_mtime <= now else 0.0 for key, status in statuses.items()}
+        for key, status in sorted(statuses.items(), key=lambda pair: used[pair[0]]):
             if total <= max_bytes * _EVICT_TO:
                 break
             file = self._file(key)
@@ -277,8 +253,3 @@ class DirectoryStore:
             where=str(folder),
             next_step=f"remove {folder}, or choose another folder that is yours alone",
         )
-
-
-def _use_time(status: os.stat_result) -> float:
-    """Return when a file was last used; a time in the future, of a clock that was wrong, is as old as any."""
-    return status.st_mtime if status.st_mtime <= time.time() else 0.0

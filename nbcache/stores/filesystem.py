@@ -1,35 +1,31 @@
-"""A store on whatever fsspec opens: a folder that several people share, `s3://`, `gs://`, `hf://`, `memory://`.
+"""A store on whatever fsspec opens: a folder that several people share, `s3://`, `gs://`, `hf://`,
+`memory://`.
 
-Layout, below the URL or path that is given::
-
-    v1/<key>     the value
-    v1/.tmp/     on a folder only: files being written; renamed to where they belong when whole
-
-A put is atomic on a folder, and where the service takes an object whole, as object stores do. Elsewhere
-(`ftp://`) a reader may see the beginning of a value; entries are verified when they are read, so that costs a
-miss.
+Below the store's URL or path `v1/<key>` is a value. In a folder, `v1/.tmp/` has files being written, which
+are renamed to where they belong. So a put is atomic there, and where a service takes an object whole.
+Elsewhere (`ftp://`) a reader may see the beginning of a value; entries are verified when they are read.
 
 In a folder only regular files are values, reached by no link: others can put anything there. Nor is anything
 written or removed through a link. A chain of services (`simplecache::file://`) would do so, and is refused.
 One `get_many` reads no more bytes than one value may have. The rest is absent, as is a longer value.
 
-fsspec has no timeouts of its own: each service has its defaults, and a network folder may hang for as long as
-its server does. Whoever must not wait asks from a thread.
+fsspec has no timeouts: each service has its defaults, and a network folder may hang for as long as its server
+does. Whoever must not wait asks from a thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from nbcache.core.errors import ConfigError, StoreError, StoreUnavailable
+from nbcache.core.files import write_whole
 from nbcache.core.text import redacted
 from nbcache.core.threads import ForkSafeLock, renew_in_children
 from nbcache.stores.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
@@ -44,28 +40,19 @@ from nbcache.stores.plain_files import (
     store_error,
 )
 
-_T = TypeVar("_T")
-
 PLACES = (
     "give a path, or a URL: redis://, rediss://, redis+cluster://, rediss+cluster://, redis+sentinel://, "
     "rediss+sentinel://, file://, s3://, gs://, hf://, memory://, or what else fsspec opens"
 )
-"""The forms of a store's URL."""
 _VERSION = "v1"
 _TEMPORARY = ".tmp"
 _AT_ONCE = 16
-"""Objects that a service is asked for at once."""
-
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FilesystemStore:
     """Values in files or objects that others may read and write too, below `url`, which may be a path.
 
-    Raises ConfigError where fsspec cannot open such URLs, or what it needs for that is not installed. A key
-    that is also a folder of other keys (`a` beside `a/b`) cannot be put in a folder: StoreError.
-
-    In a folder, who may read and write a value is who may read and write the folder itself.
+    Raises ConfigError where fsspec cannot open such URLs. In a folder, a value has the folder's permissions.
     """
 
     read_only = False  # only a write finds that out
@@ -82,27 +69,33 @@ class FilesystemStore:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child: most of fsspec's services have a thread, which is not there."""
+        """Go on in a forked child, which lacks the threads that most of fsspec's services have."""
         self._open = None
 
     def get(self, key: str) -> bytes | None:
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return those of `keys` that are there, with their bytes; several at once, where fsspec does so."""
         wanted = [check_key(key) for key in dict.fromkeys(keys)]
         with self._errors("cannot be read"):
             fs, root = self._connect()
-            if _is_folder(fs):
-                return _read_files(Path(root), wanted)
-            return self._read_objects(fs, root, wanted)
+            if not _is_folder(fs):
+                return self._read_objects(fs, root, wanted)
+            found: dict[str, bytes] = {}
+            left = MAX_VALUE_BYTES
+            for key in wanted:
+                content = read_plain(*_below(root, key), max_bytes=left)
+                if content is not None:
+                    found[key] = content
+                    left -= len(content)
+            return found
 
     def _read_objects(self, fs: Any, root: str, keys: list[str]) -> dict[str, bytes]:
         """Return the objects whose lengths, asked for first, sum up to one value's; no byte more is read."""
         left = MAX_VALUE_BYTES
         lengths: dict[str, int] = {}
-        for key, length in self._each(fs, partial(_length, fs, root), keys).items():
-            if length is not None and length <= left:
+        for key, length in self._lengths(fs, root, keys).items():
+            if length <= left:
                 lengths[key] = length
                 left -= length
         found = {key: b"" for key, length in lengths.items() if not length}  # some have no part of it
@@ -116,32 +109,33 @@ class FilesystemStore:
                 found[key] = answer
         return found
 
-    def _each(self, fs: Any, ask: Callable[[str], _T], keys: list[str]) -> dict[str, _T]:
-        """Return what a service answers for each of `keys`; several at once, where fsspec can."""
+    def _lengths(self, fs: Any, root: str, keys: list[str]) -> dict[str, int]:
+        """Return the lengths of objects that are there; several are asked for at once, where fsspec can."""
         fs.invalidate_cache()  # of listings: others write here too
-        if not fs.async_impl or len(keys) < 2:  # some cannot be asked by several threads
-            return {key: ask(key) for key in keys}
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return dict(zip(keys, pool.map(ask, keys), strict=True))
+        ask = partial(_length, fs, root)
+        if fs.async_impl and len(keys) > 1:  # others cannot be asked by several threads
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                lengths = list(pool.map(ask, keys))
+        else:
+            lengths = list(map(ask, keys))
+        pairs = zip(keys, lengths, strict=True)
+        return {key: length for key, length in pairs if length is not None}
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        """Return those of `keys` that are there; several at once, where fsspec can."""
         wanted = {check_key(key) for key in keys}
         with self._errors("cannot be read"):
             fs, root = self._connect()
             if _is_folder(fs):
-                return {key for key in wanted if is_plain(*_below(Path(root), key))}
-            lengths = self._each(fs, partial(_length, fs, root), list(wanted))
-            return {key for key, length in lengths.items() if length is not None}
+                return {key for key in wanted if is_plain(*_below(root, key))}
+            return set(self._lengths(fs, root, list(wanted)))
 
     def put(self, key: str, value: bytes) -> None:
-        """Store `value` under `key`, whole or not at all where the service can do that."""
         check_key(key)
         check_length(value, self.name)
         with self._errors("cannot be written to", writing=True):
             fs, root = self._connect()
             if _is_folder(fs):
-                self._put_file(Path(root), key, value)
+                self._put_file(root, key, value)
             else:
                 fs.pipe_file(f"{root}/{key}", bytes(value))
 
@@ -151,7 +145,7 @@ class FilesystemStore:
             fs, root = self._connect()
             try:
                 if _is_folder(fs):
-                    with folder_of(*_below(Path(root), key)) as (folder, name):
+                    with folder_of(*_below(root, key)) as (folder, name):
                         os.unlink(name, dir_fd=folder)
                 else:
                     fs.rm_file(f"{root}/{key}")
@@ -160,17 +154,11 @@ class FilesystemStore:
                     raise
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that begin with `prefix`; some that come or go meanwhile may be missed."""
-        return self._list(check_prefix(prefix))
-
-    def close(self) -> None:
-        """Do nothing: fsspec shares its connections with others in this process, and closes them itself."""
-
-    def _list(self, prefix: str) -> Iterator[str]:
+        check_prefix(prefix)
         with self._errors("cannot be listed"):
             fs, root = self._connect()
             if _is_folder(fs):
-                folder, below = _below(Path(root), prefix)
+                folder, below = _below(root, prefix)
                 paths = [f"{folder}/{name}" for name in files_below(folder, below)]
             else:
                 fs.invalidate_cache()  # of listings: others write here too
@@ -178,13 +166,14 @@ class FilesystemStore:
                     paths = fs.find(f"{root}/{prefix}".rstrip("/"))
                 except FileNotFoundError:
                     paths = []
-        for path in paths:  # some services begin paths with a slash
-            key = path.lstrip("/").removeprefix(f"{root.lstrip('/')}/")
-            if key.startswith(prefix) and is_key(key):
-                yield key
+        # Some services begin paths with a slash.
+        keys = (path.lstrip("/").removeprefix(f"{root.lstrip('/')}/") for path in paths)
+        return (key for key in keys if key.startswith(prefix) and is_key(key))
+
+    def close(self) -> None:
+        """Do nothing: fsspec shares its connections with others in this process, and closes them itself."""
 
     def _connect(self) -> tuple[Any, str]:
-        """Return fsspec's filesystem and the path in it that keys are below."""
         import fsspec
 
         with self._lock:
@@ -193,28 +182,18 @@ class FilesystemStore:
                 self._open = fs, f"{path.rstrip('/')}/{_VERSION}"
             return self._open
 
-    def _put_file(self, root: Path, key: str, value: bytes) -> None:
-        shared = root.parent
+    def _put_file(self, root: str, key: str, value: bytes) -> None:
+        shared = Path(root).parent
         shared.mkdir(parents=True, exist_ok=True)
         mode = stat.S_IMODE(shared.stat().st_mode)  # those may use it who may use the shared one
-        unique = f"{os.getpid()}-{secrets.token_hex(8)}"
         with (
-            folder_of(*_below(root, f"{_TEMPORARY}/{unique}"), mode=mode) as (folder, temporary),
-            folder_of(*_below(root, key), mode=mode) as (target, name),
+            folder_of(*_below(root, f"{_TEMPORARY}/."), mode=mode) as (temporary, _),
+            folder_of(*_below(root, key), mode=mode) as (folder, name),
         ):
             if not self._looked_for_abandoned:
                 self._looked_for_abandoned = True
-                remove_abandoned(folder)
-            try:
-                descriptor = os.open(temporary, _NEW_FILE, 0o600, dir_fd=folder)
-                with os.fdopen(descriptor, "wb") as stream:
-                    os.fchmod(descriptor, mode & 0o666)
-                    stream.write(value)
-                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary, dir_fd=folder)
-                raise
+                remove_abandoned(temporary)
+            write_whole(Path(name), value, mode=mode & 0o666, folder=Path(), descriptors=(temporary, folder))
 
     @contextlib.contextmanager
     def _errors(self, what: str, *, writing: bool = False) -> Iterator[None]:
@@ -233,7 +212,6 @@ class FilesystemStore:
 
 
 def _check(url: str) -> None:
-    """Raise ConfigError where fsspec cannot open a URL, or it names a chain of services."""
     import fsspec
     from fsspec.registry import known_implementations
 
@@ -266,7 +244,6 @@ def _is_folder(fs: Any) -> bool:
 
 
 def _length(fs: Any, root: str, key: str) -> int | None:
-    """Return how long an object is; None for a missing object, or an unknown length."""
     try:
         info = fs.info(f"{root}/{key}")
     except Exception as error:
@@ -277,17 +254,6 @@ def _length(fs: Any, root: str, key: str) -> int | None:
     return length if isinstance(length, int) and length >= 0 else None
 
 
-def _below(root: Path, key: str) -> tuple[Path, str]:
-    """Return the folder that was named, which may be a link, and a key's path in it, which may be none."""
-    return root.parent, f"{root.name}/{key}"
-
-
-def _read_files(root: Path, keys: Iterable[str]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    left = MAX_VALUE_BYTES
-    for key in keys:
-        content = read_plain(*_below(root, key), max_bytes=left)
-        if content is not None:
-            found[key] = content
-            left -= len(content)
-    return found
+def _below(root: str, key: str) -> tuple[Path, str]:
+    folder = Path(root)
+    return folder.parent, f"{folder.name}/{key}"

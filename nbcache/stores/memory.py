@@ -1,4 +1,4 @@
-"""A store in this process's memory: for tests, and as the nearest level of a tier."""
+"""A store in this process's memory: for tests, and where no folder can be used."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class MemoryStore:
         self._lock = ForkSafeLock()
 
     def get(self, key: str) -> bytes | None:
-        with self._lock:
-            return self._values.get(check_key(key))
+        return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         wanted = [check_key(key) for key in keys]
@@ -26,9 +25,7 @@ class MemoryStore:
             return {key: self._values[key] for key in wanted if key in self._values}
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        wanted = {check_key(key) for key in keys}
-        with self._lock:
-            return wanted & self._values.keys()
+        return set(self.get_many(keys))
 
     def put(self, key: str, value: bytes) -> None:
         with self._lock:
@@ -43,5 +40,4 @@ class MemoryStore:
             present = list(self._values)
         return (key for key in present if key.startswith(prefix))
 
-    def close(self) -> None:
-        """Do nothing: what it holds goes with it."""
+    def close(self) -> None: ...

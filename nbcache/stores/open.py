@@ -23,10 +23,9 @@ _WRITE_FACTOR = 15
 
 
 def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
-    """Return the store at `url`, without asking anything of it yet; a path is that of a folder.
+    """Return the store at `url`, which may be a folder's path; nothing connects yet. Timeouts are in seconds.
 
-    Timeouts are in seconds, and those of stores on Redis. Raises ConfigError where the URL is of no kind that
-    is known, or the package for its kind is not installed.
+    ConfigError for an unknown kind of URL, or where its package is not installed.
     """
     text = os.fspath(url)
     scheme = text.partition(":")[0]
@@ -40,7 +39,6 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
 
 
 def _folder(text: str) -> str:
-    """Return the path of a folder that exists, or begins with `/`, `.` or `~`; ConfigError for the rest."""
     is_path = text.startswith(("/", ".", "~")) and not text.startswith("//")  # which lacks a scheme
     if not is_path and not os.path.isdir(text):  # others may hang, and are not asked here
         raise ConfigError(
@@ -58,7 +56,6 @@ def open_shared(settings: Settings) -> Store:
 
 
 def leases_of(store: Store) -> RedisLeases | None:
-    """Return the leases of a store on Redis; None for every other store."""
     return RedisLeases(store) if isinstance(store, RedisStore) else None
 
 
@@ -77,34 +74,32 @@ class BoundedStore:
         self._hanging = threading.Semaphore(self._most_hanging)
 
     def get(self, key: str) -> bytes | None:
-        return self._within(self._timeout, lambda: self._store.get(key))
+        return self._within(1, self._store.get, key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        wanted = list(keys)
-        return self._within(self._timeout, lambda: self._store.get_many(wanted))
+        return self._within(1, self._store.get_many, list(keys))
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        wanted = list(keys)
-        return self._within(self._timeout, lambda: self._store.present(wanted))
+        return self._within(1, self._store.present, list(keys))
 
     def put(self, key: str, value: bytes) -> None:
-        self._within(_WRITE_FACTOR * self._timeout, lambda: self._store.put(key, value))
+        self._within(_WRITE_FACTOR, self._store.put, key, value)
 
     def delete(self, key: str) -> None:
-        self._within(_WRITE_FACTOR * self._timeout, lambda: self._store.delete(key))
+        self._within(_WRITE_FACTOR, self._store.delete, key)
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        return iter(self._within(_WRITE_FACTOR * self._timeout, lambda: list(self._store.keys(prefix))))
+        return iter(self._within(_WRITE_FACTOR, lambda: list(self._store.keys(prefix))))
 
     def close(self) -> None:
         self._store.close()
 
-    def _within(self, seconds: float, action: Callable[[], T]) -> T:
-        hanging = self._hanging
+    def _within(self, factor: int, action: Callable[..., T], *arguments: object) -> T:
+        hanging, seconds = self._hanging, factor * self._timeout
 
         def act() -> T:
             try:
-                return action()
+                return action(*arguments)
             finally:
                 hanging.release()
 

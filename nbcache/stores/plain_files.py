@@ -1,9 +1,7 @@
 """Files as stores read them, and errors as they raise them.
 
-Regular files are read, reached by no link, and no longer than a value may be.
-
-Who else can write to a folder can put anything there: a pipe, which has nobody at its other end; a link to a
-device, which never ends; a file of a terabyte.
+Only regular files are read, reached by no link, and no longer than a value may be: whoever else can write to
+a folder can put a pipe, a link to a device that never ends, or a file of a terabyte there.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ _FULL = frozenset({errno.EDQUOT, errno.ENOSPC})
 
 
 class LinkInTheWay(NotADirectoryError):
-    """A link is where a folder should be; `filename` is its path."""
+    """A link, whose path is `filename`, is where a folder should be."""
 
 
 @contextlib.contextmanager
 def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield a descriptor of a key's folder, made with `mode`, and the file name; LinkInTheWay for links."""
+    """Yield a descriptor of a key's folder, made with `mode` if that is given, and the file name."""
     *folders, name = key.split("/")
     descriptor = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     try:
@@ -56,7 +54,6 @@ def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tupl
 
 
 def _enter(folder: str, parent: int, mode: int | None) -> int:
-    """Return a descriptor of a folder, which is made with `mode`, where given, if it is not there."""
     try:
         return os.open(folder, _FOLDER, dir_fd=parent)
     except FileNotFoundError:
@@ -76,7 +73,6 @@ def _enter(folder: str, parent: int, mode: int | None) -> int:
 
 
 def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> bytes | None:
-    """Return the bytes of a regular file, and mark it as used now if `used`; None without one."""
     try:
         with folder_of(root, key) as (folder, name):
             descriptor = os.open(name, _FILE, dir_fd=folder)
@@ -100,7 +96,6 @@ def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> b
 
 
 def is_plain(root: Path, key: str) -> bool:
-    """Return whether `key` has a file below `root` that `read_plain` would read."""
     try:
         with folder_of(root, key) as (folder, name):
             return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
@@ -111,7 +106,6 @@ def is_plain(root: Path, key: str) -> bool:
 
 
 def files_below(root: Path, prefix: str) -> Iterator[str]:
-    """Yield the names, relative to `root`, of the regular files below `prefix`, through no link."""
     folders = [prefix]
     while folders:
         folder = folders.pop()
@@ -128,7 +122,6 @@ def files_below(root: Path, prefix: str) -> Iterator[str]:
 
 
 def remove_abandoned(folder: int) -> None:
-    """Remove what writers that died have left in a folder, by its descriptor."""
     oldest = time.time() - _ABANDONED_SECONDS
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):  # its writer was faster, or it is another user's
@@ -137,14 +130,12 @@ def remove_abandoned(folder: int) -> None:
 
 
 def is_absence(error: BaseException) -> bool:
-    """Return whether there is no such file, or there can be none."""
-    return isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError) or (
-        _number(error) in _ABSENT
-    )
+    """Return whether there is no such file, or there can be none. Services raise errors without a number."""
+    kinds = FileNotFoundError, IsADirectoryError, NotADirectoryError
+    return isinstance(error, kinds) or _number(error) in _ABSENT
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """Return whether the user may not do this, or nobody may."""
     return isinstance(error, PermissionError) or _number(error) in _FORBIDDEN
 
 

@@ -1,6 +1,4 @@
-"""The address of a Redis, parsed from the URL that a user gives.
-
-::
+"""The address of a Redis, parsed from a user's URL::
 
     redis://[user[:password]@]host[:6379][/database]                 one server
     redis+cluster://[…@]host[:6379][,host[:6379]]…                   a Cluster, by some of its nodes
@@ -24,9 +22,7 @@ from nbcache.core.errors import ConfigError
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 PREFIX = "nbcache"
-"""The beginning of keys, unless a URL names another."""
 SERVICE = "mymaster"
-"""The Sentinels' name of the Redis, unless a URL names another."""
 _PORT = 6379
 _SENTINEL_PORT = 26379
 _OPTIONS = ("prefix", "ttl", "service", "sentinel_password")
@@ -44,13 +40,10 @@ class Address:
     url: str = field(repr=False)
     """For `from_url` of redis-py: the server, the Cluster's first node, or the Redis that Sentinels name."""
     hosts: tuple[str, ...]
-    """`host:port` of the server, of nodes of the Cluster, or of Sentinels."""
     sentinels: tuple[str, ...] = field(default=(), repr=False)
-    """For `from_url` of redis-py: each Sentinel."""
     database: int = 0
     prefix: str = PREFIX
     ttl: int | None = None
-    """Seconds."""
     service: str = SERVICE
 
     @property
@@ -63,18 +56,15 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The URL again, with those options that say where: without user, password, file and time."""
-        options = {
-            "prefix": "" if self.prefix == PREFIX else self.prefix,
-            "service": "" if self.service == SERVICE else self.service,
-        }
-        query = urlencode({name: value for name, value in options.items() if value})
+        """The URL with the options that say where: without user, password, file and time."""
+        options = [("prefix", self.prefix, PREFIX), ("service", self.service, SERVICE)]
+        query = urlencode({name: value for name, value, usual in options if value != usual})
         path = "" if self.cluster else f"/{self.database}"
         return f"{self.scheme}://{','.join(self.hosts)}{path}" + (f"?{query}" if query else "")
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Return the address in `url`; raise ConfigError, which does not quote the URL, where it is wrong."""
+        """Return the address in `url`; ConfigError, which does not quote the URL, where it is wrong."""
         try:
             parts = urlsplit(url)
         except ValueError as error:  # brackets that do not match
@@ -86,7 +76,11 @@ class Address:
             raise _wrong("has a part after '#', as snapshots do, and here a store is needed", url)
         tls, sentinel = scheme.startswith("rediss"), scheme.endswith("+sentinel")
         user, at, netloc = parts.netloc.rpartition("@")
-        options = _options(url, parts.query, tls=tls)
+        known = (*_OPTIONS, *_TLS_OPTIONS) if tls else _OPTIONS
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        for name in options.keys() - set(known):
+            # Its name alone: the value may be a password.
+            raise _wrong(f"has an option {name[:40]!r}; the options are {', '.join(known)}", url)
         port = _SENTINEL_PORT if sentinel else _PORT
         hosts = tuple(_host(url, host, port) for host in netloc.split(","))
         base = "rediss://" if tls else "redis://"
@@ -112,16 +106,6 @@ class Address:
         if address.ttl == 0:
             raise _wrong("has a ttl of 0, which keeps nothing", url)
         return address
-
-
-def _options(url: str, query: str, *, tls: bool) -> dict[str, str]:
-    known = (*_OPTIONS, *_TLS_OPTIONS) if tls else _OPTIONS
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    for name in options:
-        if name not in known:
-            # Its name alone: the value may be a password.
-            raise _wrong(f"has an option {name[:40]!r}; the options are {', '.join(known)}", url)
-    return options
 
 
 def _host(url: str, host: str, port: int) -> str:

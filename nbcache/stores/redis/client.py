@@ -1,8 +1,8 @@
 """redis-py's clients for the three kinds of Redis, with a deadline on all that they wait for.
 
-redis-py bounds each read from a socket, and so not their sum: a server that sends a byte a second keeps it
-for ever. Here `deadline` bounds what a thread does within it: all reads, writes and connecting together.
-Connecting may exceed it by one connect timeout, with TLS by one timeout.
+redis-py bounds each read from a socket, but not their sum: a server that sends a byte a second keeps it for
+ever. `deadline` bounds all reads, writes and connecting of a thread together. Connecting may exceed it by one
+connect timeout, with TLS by one timeout.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _READ_BYTES = 256 * 1024
 
 
 def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
-    """Return a client of what is at `address`: `redis.Redis`, or `redis.RedisCluster`, which connects now.
+    """Return a client of `address`: `redis.Redis`, or `redis.RedisCluster`, which connects now.
 
-    It tries nothing again but where a Cluster says that a key has moved. Any, since redis-py's annotations
-    do not tell synchronous from asynchronous.
+    It repeats a command only where a Cluster says that a key has moved. Any, since redis-py's annotations do
+    not tell synchronous from asynchronous.
     """
     redis = require_redis()
     common: dict[str, Any] = {
@@ -68,7 +68,6 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
 
 
 def disconnect(client: Any) -> None:
-    """Close all connections of a client that `connect` returned."""
     with contextlib.suppress(Exception):
         if isinstance(client, require_redis().RedisCluster):
             client.disconnect_connection_pools()  # its own `close` leaves that to the garbage collector
@@ -98,13 +97,12 @@ def deadline(seconds: float, most_bytes: float = math.inf) -> Iterator[None]:
 
 
 class TooMuchError(Exception):
-    """More bytes come than the deadline's bound allows."""
+    """More bytes arrive than the deadline's bound allows."""
 
 
 class _Thread(threading.local):
     deadline = math.inf
     allowed = math.inf
-    """Bytes that it may still receive."""
 
     def received(self, count: int) -> None:
         self.allowed -= count
@@ -112,7 +110,6 @@ class _Thread(threading.local):
             raise TooMuchError
 
     def left(self) -> float:
-        """Return the seconds until the deadline; TimeoutError where it has passed."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError

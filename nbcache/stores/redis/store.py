@@ -1,11 +1,10 @@
 """A store on Redis: one server, the primary that Sentinels name, or a Cluster.
 
-Keys of Redis, below the prefix of the address (`nbcache.stores.redis.address`), `nbcache` unless given::
+Keys of Redis, below the prefix of the address (`nbcache.stores.redis.address`)::
 
     <prefix>:v1:<key>    a string, the value
 
-An earlier nbcache kept a long value as a hash of parts. Such a hash, like anything that is not a string, is
-absent, and the next `put` replaces it.
+Anything that is not a string is absent, and the next `put` replaces it.
 
 A user of Redis needs the commands GET SET DEL TYPE SCAN, on a Cluster also CLUSTER and COMMAND, and the keys
 `<prefix>:*`. The module `leases` names what leases need.
@@ -20,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -31,12 +29,10 @@ from nbcache.stores.redis.address import Address
 from nbcache.stores.redis.client import TooMuchError, connect, deadline, disconnect, require_redis
 
 _OVERHEAD_BYTES = 16 << 20
-"""Bytes beside a value: keys, lengths, other answers."""
 _SCAN_COUNT = 1000
 _SCAN_BYTES = 16 << 20
-"""The longest answer to one SCAN, which is about a thousandth of that."""
 _LISTING_FACTOR = 15
-"""A listing may take so many times as long as another operation."""
+"""A server that lists names for ever is given up after so many times the timeout."""
 _MOST_NAMES = 1_000_000
 """Names that a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
 _CROWDED = "see who else writes there, or use another prefix"
@@ -49,7 +45,6 @@ _SAYINGS = (
     "max number of clients reached",
     "Connection closed by server",
 )
-"""Helpful sayings of Redis and redis-py that quote nobody."""
 _T = TypeVar("_T")
 
 
@@ -62,10 +57,8 @@ class RedisStore:
         self.address = Address.parse(url)
         self.name = self.address.name
         self.timeout = timeout
-        """Seconds that an operation may take."""
         self._connect_timeout = connect_timeout
         self._open: Any = None
-        """redis-py's client, once connected. Its annotations do not tell synchronous from asynchronous."""
         self._lock = threading.Lock()
         require_redis()
         renew_in_children(self)
@@ -78,15 +71,12 @@ class RedisStore:
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return the values of `keys` in one round trip; StoreUnavailable where they are too long."""
         return self._of_each("GET", keys, bytes)
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        """Return those of `keys` that are there. One round trip, on a Cluster to all nodes at once."""
         return {key for key, kind in self._of_each("TYPE", keys, bytes).items() if kind == b"string"}
 
     def put(self, key: str, value: bytes) -> None:
-        """Store `value` under `key`, whole or not at all."""
         name, ttl = self._key(key), self.address.ttl
         check_length(value, self.name)
         (stored,) = self._ask(("SET", name, value, *(() if ttl is None else ("EX", ttl))))
@@ -97,21 +87,36 @@ class RedisStore:
         self._ask(("DEL", self._key(key)))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that begin with `prefix`; a round trip for each 1,000 keys of the whole database."""
-        return self._scan(check_prefix(prefix))
+        """Return the keys below `prefix`; a round trip for each 1,000 keys of the whole database."""
+        beginning = f"{self.address.prefix}:v1:"
+        pattern = f"{beginning}{check_prefix(prefix)}*"
+        keys: set[str] = set()  # SCAN may name a key twice, and so may two nodes while it moves
+        with self._round_trip(_LISTING_FACTOR) as client:
+            for node in self._nodes(client):
+                cursor = -1
+                while cursor:
+                    try:
+                        with deadline(self.timeout, _SCAN_BYTES):
+                            cursor, names = node.scan(max(cursor, 0), match=pattern, count=_SCAN_COUNT)
+                    except TooMuchError:
+                        raise self._crowd_error() from None
+                    below = (name.decode(errors="replace").removeprefix(beginning) for name in names)
+                    keys.update(filter(is_key, below))
+                    if len(keys) > _MOST_NAMES:
+                        raise self._crowd_error()
+        return iter(keys)
 
     def close(self) -> None:
-        """Close all connections; a later operation opens new ones."""
         with self._lock:
             client, self._open = self._open, None
         if client is not None:
             disconnect(client)
 
     def exchange(self, send: Callable[[Any], _T]) -> _T:
-        """Return what `send` returns, given redis-py's client; StoreError alone is raised, by the deadline.
+        """Return what `send` returns for redis-py's client, within the deadline; raises StoreError alone.
 
-        It is called again where the connection was lost, so what it sends may be done twice. Whatever it
-        raises that is no error of redis-py means that the answer was garbage.
+        `send` is called again where the connection was lost, so its commands may be done twice. Any error of
+        `send` that is not redis-py's means that the answer was garbage.
         """
         from redis.exceptions import AuthenticationError, ConnectionError
 
@@ -129,7 +134,6 @@ class RedisStore:
         return f"{self.address.prefix}:v1:{check_key(key)}"
 
     def _of_each(self, command: str, keys: Iterable[str], kind: type[_T]) -> dict[str, _T]:
-        """Return by key the answers to a command that are not None; each must be of one `kind`."""
         names = {key: self._key(key) for key in keys}
         answers = self._ask(*((command, name) for name in names.values())) if names else []
         by_key = {key: answer for key, answer in zip(names, answers, strict=True) if answer is not None}
@@ -137,52 +141,21 @@ class RedisStore:
             raise self._garbage_error()
         return by_key
 
-    def _scan(self, prefix: str) -> Iterator[str]:
-        beginning = f"{self.address.prefix}:v1:"
-        spent = 0.0
-        seen = set()  # SCAN may name a key twice, and so may two nodes while it moves
-        for node in self._nodes():
-            cursor = 0
-            while True:
-                began = time.monotonic()
-                with self._round_trip():
-                    try:
-                        with deadline(self.timeout, _SCAN_BYTES):
-                            pattern = f"{beginning}{prefix}*"
-                            cursor, names = node.scan(cursor, match=pattern, count=_SCAN_COUNT)
-                    except TooMuchError:
-                        raise self._crowd_error() from None
-                    keys = [name.decode(errors="replace").removeprefix(beginning) for name in names]
-                spent += time.monotonic() - began
-                if spent > _LISTING_FACTOR * self.timeout:  # or a server that never ends is asked for ever
-                    raise self._fault(TimeoutError())
-                for key in keys:
-                    if key not in seen and is_key(key):
-                        seen.add(key)
-                        if len(seen) > _MOST_NAMES:
-                            raise self._crowd_error()
-                        yield key
-                if cursor == 0:
-                    break
-
-    def _nodes(self) -> list[Any]:
-        """Return a client for each server with keys."""
-        with self._round_trip() as client:
-            if not self.address.cluster:
-                return [client]
-            # Or nodes that came after this store connected are left out.
-            client.nodes_manager.initialize(disconnect_startup_nodes_pools=False)
-            return [client.get_redis_connection(node) for node in client.get_primaries()]
+    def _nodes(self, client: Any) -> list[Any]:
+        if not self.address.cluster:
+            return [client]
+        # Or nodes that came after this store connected are left out.
+        client.nodes_manager.initialize(disconnect_startup_nodes_pools=False)
+        return [client.get_redis_connection(node) for node in client.get_primaries()]
 
     def _ask(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """Send these commands in one round trip and return their answers; raise the first error."""
         return self.exchange(lambda client: _send(client, commands))
 
     @contextlib.contextmanager
-    def _round_trip(self) -> Iterator[Any]:
+    def _round_trip(self, factor: int = 1) -> Iterator[Any]:
         """Yield the client; what is done with it ends by the deadline, and fails with StoreError alone."""
         try:
-            with deadline(self.timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
+            with deadline(factor * self.timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
                 yield self._client()
         except Exception as error:  # what redis-py raises at garbage is not only its own errors
             # Nor may a traceback show what a server says.
@@ -202,7 +175,6 @@ class RedisStore:
     # --- faults, in words that quote nothing that the server says ---------------------------------
 
     def _fault(self, error: Exception) -> StoreError:
-        """Return what an error of redis-py means."""
         if isinstance(error, StoreError):
             return error
         from redis import exceptions as kinds
@@ -226,11 +198,7 @@ class RedisStore:
                     where=self.name,
                     next_step="name its primary, or its Sentinels by redis+sentinel://",
                 )
-            case (
-                kinds.AuthenticationError()
-                | kinds.AuthorizationError()
-                | kinds.AuthenticationWrongNumberOfArgsError()
-            ):
+            case kinds.AuthenticationError() | kinds.AuthorizationError():
                 what = "Redis does not take user and password, or the lack of them"
                 step = "check user and password in the URL; they are percent-encoded there"
             case kinds.NoPermissionError():
@@ -238,12 +206,7 @@ class RedisStore:
                 step = f"allow the user the keys {keys}, and to read, write and list keys, and to run scripts"
             case kinds.MovedError() if not self.address.cluster:
                 what, step = "Redis is a node of a Cluster", "write redis+cluster:// in the URL"
-            case (
-                kinds.ClusterError()
-                | kinds.RedisClusterException()
-                | kinds.AskError()
-                | kinds.TryAgainError()
-            ):
+            case kinds.ClusterError() | kinds.RedisClusterException() | kinds.TryAgainError():
                 what = "the Cluster cannot serve this now"
                 step = "check that all its slots are covered: CLUSTER INFO"
             case TooMuchError():
@@ -293,7 +256,6 @@ def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
 
 
 def _of_system(error: Exception) -> str:
-    """Return what the system says of a connection, after a colon; empty where it has said nothing."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
