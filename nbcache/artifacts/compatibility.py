@@ -16,7 +16,7 @@ _MOST_LABELS = 4
 
 
 def differences(manifest: Manifest, here: Environment) -> list[Difference]:
-    """Return what differs between two environments; a baseline fits each CPU that has its features."""
+    """Return what differs between two environments. A baseline fits each CPU that has its features."""
     there = manifest.environment.values
     found = diff(manifest.environment.components, here.components)
     if (baseline := BASELINES.get(there.get(LABEL, ""))) is None:
@@ -30,7 +30,7 @@ def differences(manifest: Manifest, here: Environment) -> list[Difference]:
 
 
 def foreseen_differences(manifest: Manifest, here: Environment) -> list[Difference]:
-    """Return what differs of those components that `here` holds: before torch is imported, some of them."""
+    """Return what differs of those components that `here` holds: some of them, before torch is imported."""
     labels = {part.label for part in here.components}
     return [
         difference
@@ -54,10 +54,10 @@ def baseline_for(manifests: Sequence[Manifest], here: Environment) -> str | None
 
 
 def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None:
-    """Return what of a snapshot may be used here: the manifest of this environment, or most of another's.
+    """Return the part of a snapshot that may be used here: most of one environment's manifest, or None.
 
-    None where nothing fits. What an artifact depends on, its type says; what runs on a GPU only does not
-    depend on the CPU. Code for a baseline is found by kernels that compile for it, too, and by no others.
+    An artifact's type says what it depends on; code for a GPU does not depend on the CPU. Only kernels that
+    compile for a baseline find code for it.
     """
     baseline = here.values.get(LABEL)
     alike = [manifest for manifest in manifests if manifest.environment.values.get(LABEL) == baseline]
@@ -94,8 +94,7 @@ def _identity(graph: GraphSummary) -> tuple[str, str, Direction]:
 def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
     """Return a digest of what an artifact of this type depends on: the same where it can be shared.
 
-    Beside a GPU, too, a graph may be for the CPU, and its key does not tell: all of them depend on it.
-    Without `cpu`, as if none did.
+    A graph beside a GPU may be for the CPU, which its key does not tell. So all graphs depend on the `cpu`.
     """
     parts = environment.components
     known = type_of(type)
@@ -109,7 +108,6 @@ def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
 
 
 def may_be_for_cpu(type: str, environment: Environment) -> bool:
-    """Return whether an artifact of this type that was made beside a GPU may be for the CPU all the same."""
     return type_of(type).is_graph and not _has_no_gpu(environment)
 
 
@@ -148,10 +146,8 @@ _REMEDIES = {
     "compiler": "it was made on another Linux: C++ kernels are compiled again",
     "cpu": "it was made for another CPU: take one here, or there with `nbcache warm --portable x86-64-v3`",
 }
-"""Advice for a component that differs, by the first part of its label."""
 _MOST_DIFFERENCES = 40
 _LONGEST = 60
-"""Characters of a name or value that are shown."""
 
 
 def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]:
@@ -180,7 +176,7 @@ def _remedy_for_device(each: Difference) -> str:
 
 
 def telling(each: Difference) -> tuple[str | None, str | None]:
-    """Return the two values of a component; of two sets of features what the other lacks, and not all."""
+    """Return the two values of a component; of two sets of CPU features the part that the other lacks."""
     if each.label != "cpu.features" or each.old is None or each.new is None:
         return each.old, each.new
     there, here = set(each.old.split()), set(each.new.split())

@@ -1,45 +1,7 @@
 """The bytes that nbcache stores: entries, artifact references, manifests, those of snapshots too.
 
-Grammar (version 1, frozen; integers big-endian; `n OCTET` is n bytes)::
-
-    entry          = magic version codec content-length payload-length payload-digest payload
-    magic          = "NBCE"
-    version        = %x01
-    codec          = %x00                 ; raw: the payload is the content
-                   / %x01                 ; zstd: one frame, which states its content size
-    content-length = 8 OCTET              ; bytes of content
-    payload-length = 8 OCTET              ; bytes of payload; the entry ends with it
-    payload-digest = 32 OCTET             ; SHA-256 of the payload
-    payload        = payload-length OCTET
-
-A codec needs a new version. Everything in a store is an entry. The content of an artifact's entry is
-the artifact's, as torch made it; that of a reference's or manifest's entry is JSON in UTF-8, keys
-sorted, no white space, no NaN (`text` holds no lone surrogates)::
-
-    ref      = {"format": "nbcache.ref", "version": 1, *fields}
-    fields   = "cell": text, "created": seconds, "digest": hex64, "function": text, "key": text,
-               ["provenance": {"signature": text, "statement": text},] "size": bytes, "type": text,
-               "used": seconds
-    manifest = {"format": "nbcache.manifest", "notebook": text, "version": 1, *part}
-    part     = "artifacts": [*{*fields}], "environment": [*[label, value]], "graphs": [*graph]
-    graph    = {"artifacts": [*hex64], "cell": text, "direction": text, "function": text, "key": text,
-                ["maker": hex64,] "outcome": text, "seconds": seconds, ["threads": bytes]}
-    snapshot = {"contents": {*hex64: {"packed": bytes, "packed_digest": hex64, "size": bytes}},
-                "created": seconds, "format": "nbcache.snapshot", "host": text, "made_by": text,
-                "manifests": [*{*part}], "notebook": text, "user": text, "version": 1}
-    seconds  = a number, 0 or more        ; Unix time, or a duration
-    bytes    = an integer, 0 to 2^63 - 1
-    hex64    = 64 of 0-9 a-f              ; SHA-256
-
-A manifest without graphs has no such field, as those that were written before there were any; nor has a
-graph whose number of threads is not known.
-
-`provenance` is the signed statement of who compiled an artifact (`nbcache.artifacts.provenance`), two empty
-texts where nobody says so. In the local store, what has none was compiled here; in a snapshot it is unsigned.
-`maker` is the fingerprint of who compiled a graph, where that is not who publishes the manifest.
-
-Readers ignore fields that they do not know, so a field may be added without a new version, if a
-reader that ignores it does nothing wrong.
+docs/formats.md has the grammar (version 1, frozen). Readers ignore unknown fields, so a field may be added
+without a new version, if a reader that ignores it does nothing wrong. A codec needs a new version.
 """
 
 from __future__ import annotations
@@ -69,16 +31,12 @@ MAX_RATIO = 2000
 """Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""
 
 _FREE_BYTES = 64 << 20
-"""Content up to this size may be compressed as well as it can be."""
 _MAGIC = b"NBCE"
 _VERSION = 1
 _RAW, _ZSTD = 0, 1
 _HEADER = struct.Struct(">4sBBQQ32s")
 _LEVEL = 9
-"""zstd's level, for a thread in the background: a tenth smaller than 3, a few per cent larger than 19.
-
-What torch stores shrinks to a tenth; half of the rest are hashes of its settings, some 700 in each graph.
-"""
+"""zstd's level, for a thread in the background: a tenth smaller than 3, a few per cent larger than 19."""
 
 _REF_FORMAT = "nbcache.ref"
 _MANIFEST_FORMAT = "nbcache.manifest"
@@ -86,7 +44,6 @@ _SNAPSHOT_FORMAT = "nbcache.snapshot"
 
 
 def encode_entry(content: bytes, packed: bytes | None = None) -> bytes:
-    """Frame `content`, compressed where that makes it smaller; `packed` is what `pack` makes of it."""
     packed = pack(content) if packed is None else packed
     if len(packed) < len(content):
         return entry_of(packed, size=len(content))
@@ -94,10 +51,10 @@ def encode_entry(content: bytes, packed: bytes | None = None) -> bytes:
 
 
 def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX_CONTENT_BYTES) -> bytes:
-    """Return the content of the entry `data`, verified before it is decompressed.
+    """Return the content of an entry, verified before it is decompressed, of `max_bytes` at most.
 
-    `digest` is the SHA-256 that the content must have, `max_bytes` the most that it may take.
-    Raises CorruptEntry or UnsupportedVersion, whatever the bytes are, and nothing else.
+    Raises CorruptEntry or UnsupportedVersion for any other bytes, and nothing else. `digest` is the content's
+    SHA-256.
     """
     if data[: len(_MAGIC)] != _MAGIC:
         raise corrupt("an entry does not begin as nbcache's entries do")
@@ -138,7 +95,6 @@ def is_bomb(size: int, packed_size: int) -> bool:
 
 
 def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
-    """Return the `size` bytes of content that a zstd frame holds, with this SHA-256; or CorruptEntry."""
     content = _decompress(memoryview(packed), size)
     if sha256(content).hexdigest() != digest:
         raise corrupt("an artifact's content does not have the digest that it is named by")
@@ -146,7 +102,6 @@ def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
 
 
 def packed_of(entry: bytes, *, digest: str) -> bytes:
-    """Return the content of an entry as `pack` would, verified; and compressed only if it was not."""
     content = decode_entry(entry, digest=digest)
     return entry[_HEADER.size :] if entry[len(_MAGIC) + 1] == _ZSTD else pack(content)
 
@@ -157,22 +112,18 @@ def entry_of(packed: bytes, *, size: int) -> bytes:
 
 
 def encode_ref(ref: ArtifactRef) -> bytes:
-    """Return `ref` as canonical JSON; FormatError where a field is out of range."""
     return to_json(_REF_FORMAT, ref_fields(ref))
 
 
 def decode_ref(content: bytes) -> ArtifactRef:
-    """Return the reference that `content` holds; raises CorruptEntry or UnsupportedVersion."""
     return ref_of(from_json(content, _REF_FORMAT))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return `manifest` as canonical JSON; FormatError where a field is out of range."""
     return to_json(_MANIFEST_FORMAT, {"notebook": manifest.notebook, **_manifest_fields(manifest)})
 
 
 def decode_manifest(content: bytes) -> Manifest:
-    """Return the manifest that `content` holds; raises CorruptEntry or UnsupportedVersion."""
     fields = from_json(content, _MANIFEST_FORMAT)
     return _manifest(fields, notebook=fields.text("notebook"))
 
@@ -199,7 +150,6 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(content: bytes) -> Snapshot:
-    """Return what a snapshot's manifest says; raises CorruptEntry or UnsupportedVersion."""
     fields = from_json(content, _SNAPSHOT_FORMAT)
     contents = {
         hex64(digest): _packed(Fields(value, "snapshot's content"))
@@ -267,7 +217,6 @@ def ref_fields(ref: ArtifactRef, *, provenance: bool = True) -> dict[str, Any]:
 
 
 def ref_of(fields: Fields) -> ArtifactRef:
-    """Return the reference that `fields` are; CorruptEntry for other fields."""
     if not fields.text("type"):
         raise corrupt("an artifact has no type")
     provenance = None
@@ -307,7 +256,6 @@ def _manifest(fields: Fields, notebook: str) -> Manifest:
 
 
 def _from_elsewhere(manifest: Manifest) -> Manifest:
-    """Return a manifest whose artifacts are all from elsewhere."""
     refs = tuple(
         replace(ref, provenance=UNSIGNED) if ref.provenance is None else ref for ref in manifest.artifacts
     )

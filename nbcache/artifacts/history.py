@@ -1,11 +1,10 @@
-"""The history of a notebook: what each of its last graphs took, for estimates and for figures of a lifetime.
+"""The history of a notebook: the outcomes and seconds of its last graphs, for estimates and lifetime figures.
 
 It stays on this machine: no snapshot holds it, and nothing of it is shared, since reasons may quote code.
 
-One SQLite file beside the local store's entries has a row for each run, whatever its notebook. Kernels
-write at the same time, and each adds its own rows. The file is a convenience: one that is damaged is removed,
-one of a newer nbcache is left alone, and either way there is no history until the next run. The JSON entries
-of an earlier nbcache are not read, and go.
+One SQLite file beside the local store's entries has a row for each run of any notebook. Kernels write at the
+same time, and each adds its own rows. A damaged file is removed, one of a newer nbcache is left alone, and
+either way there is no history until the next run.
 """
 
 from __future__ import annotations
@@ -28,34 +27,24 @@ if TYPE_CHECKING:
     import sqlite3
 
 MAX_RUNS = 1000
-"""The newest runs of a notebook that are kept, in all its environments."""
 _MAX_RUNS_IN_ALL = 25_000
-"""The newest runs of all notebooks that are kept."""
 _FILE = "history.sqlite"
 _VERSION = 1
-"""`user_version` of the file; another one for other columns."""
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
 """SQLite's errors for a file that is none of its own, or has other columns."""
 _BUSY_SECONDS = 5.0
-"""The longest wait while another kernel writes."""
 _LONGEST = 200
-"""Characters of a text that are kept."""
 _ENVIRONMENT = 16
-"""Hexadecimal digits of the environment's digest that are kept."""
 _LAST_FEW = 5
-"""So many runs make an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The outcome of one graph in one kernel."""
-
     time: float
     """Unix seconds at which its cell had ended."""
     kernel: str
     """Random; one for each start of the extension."""
     number: int
-    """Its index among this kernel's graphs."""
     environment: str
     """First 16 hexadecimal digits of the environment's digest."""
     cell: str
@@ -63,25 +52,22 @@ class Run:
     function: str
     direction: Direction
     key: str
-    """torch's FX graph key; empty where it was bypassed."""
     outcome: Outcome
     level: Level | None
-    """The level that had it; None where nothing was hit."""
+    """None where nothing was hit."""
     seconds: Mapping[str, float]
-    """Seconds by phase (`nbcache.core.reports.PHASES`), and their sum `total`."""
+    """Seconds by phase, and their sum `total`."""
     saved_seconds: float | None = None
     """Seconds that compiling took when the artifact was made, less those spent now; None off a hit."""
     reason: str = ""
     """Why it was not hit, or what a hit had to do all the same; cut where it is long."""
     execution_count: int | None = None
-    """The number of its cell, in this kernel; None where it had none."""
     function_cell: str = ""
     """Digest of the source of the cell that defines the function; empty where it comes from a module."""
     unfinished: bool = False
     """True where the cell raised: the rest of its graphs may be missing from this kernel's runs."""
 
     def summary(self) -> dict[str, Any]:
-        """Return what lists of runs show, as JSON values."""
         return {
             "execution_count": self.execution_count,
             "function": self.function,
@@ -103,39 +89,36 @@ class Usual:
     """The usual seconds of a function's graph, by phase and in `total`; None where they are unknown."""
 
     cold: Mapping[str, float] | None
-    """Seconds where it is compiled."""
     restored: Mapping[str, float] | None
-    """Seconds where it is hit."""
     runs_cold: int = 0
-    """Runs behind the estimate."""
     runs_restored: int = 0
 
 
 def expected(
     history: Sequence[Run], cell: str, function: str, direction: Direction, *, environment: str = ""
 ) -> Usual:
-    """Return what a graph usually takes, by the last few runs of its function in this cell.
+    """Return the usual seconds of a graph: of the last few runs of its function in this cell, oldest first.
 
-    `history` is oldest first. Where the cell was never run as it is now, those of its function in any cell
-    count, if the function has a name of its own; where `environment` (its digest) is given and known for
-    them, those of other environments do not. The seconds are those of one run, the median by its total, so
-    that its phases add up.
+    Where this version of the cell never ran, the function's runs in any cell serve, if it has a name of its
+    own. Runs in `environment` (a digest) go before those of others. The seconds are those of one run, the
+    median by its total, so that its phases add up.
     """
-    of_function = [run for run in history if (run.function, run.direction) == (function, direction)]
     here = environment[:_ENVIRONMENT]
-    hits = [run for run in of_function if run.outcome is Outcome.HIT]
-    others = [run for run in of_function if run.outcome is not Outcome.HIT]
-    cold, restored = _nearest(others, cell, function, here), _nearest(hits, cell, function, here)
+
+    def nearest(*, hit: bool) -> list[Run]:
+        of_function = [
+            run
+            for run in history
+            if (run.function, run.direction, run.outcome is Outcome.HIT) == (function, direction, hit)
+        ]
+        runs = [run for run in of_function if run.cell == cell]
+        if not runs and has_own_name(function):
+            runs = of_function
+        runs = [run for run in runs if not here or run.environment == here] or runs
+        return runs[-_LAST_FEW:]
+
+    cold, restored = nearest(hit=False), nearest(hit=True)
     return Usual(_median(cold), _median(restored), len(cold), len(restored))
-
-
-def _nearest(runs: Sequence[Run], cell: str, function: str, environment: str) -> list[Run]:
-    """Return the last few that are most like a graph of this function in this cell and environment."""
-    kept = [run for run in runs if run.cell == cell]
-    if not kept and has_own_name(function):
-        kept = list(runs)
-    kept = [run for run in kept if not environment or run.environment == environment] or kept
-    return kept[-_LAST_FEW:]
 
 
 def _median(runs: Sequence[Run]) -> Mapping[str, float] | None:
@@ -148,7 +131,6 @@ def _median(runs: Sequence[Run]) -> Mapping[str, float] | None:
 def run_of(
     graph: GraphRecord, *, time: float, kernel: str, number: int, environment: str, unfinished: bool = False
 ) -> Run:
-    """Return what the history keeps of a graph; `environment` is its digest."""
     return Run(
         time=time,
         kernel=kernel,
@@ -170,7 +152,7 @@ def run_of(
 
 
 def merged(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return each run once, oldest first; of very many the newest."""
+    """Return the newest runs, each once, oldest first."""
     each = {run.identity: run for run in runs}
     return tuple(sorted(each.values(), key=_order)[-MAX_RUNS:])
 
@@ -180,7 +162,6 @@ def _order(run: Run) -> tuple[float, str, int]:
 
 
 _T = TypeVar("_T")
-_TEXTS = ("kernel", "environment", "cell", "function", "key", "reason", "function_cell")
 _COLUMNS = tuple(field.name for field in fields(Run))
 _TABLE = f"CREATE TABLE IF NOT EXISTS run (notebook, {', '.join(_COLUMNS)}, PRIMARY KEY (kernel, number))"
 _INSERT = f"INSERT OR IGNORE INTO run VALUES (?{', ?' * len(_COLUMNS)})"
@@ -195,15 +176,13 @@ class HistoryStore:
         self._file = None if folder is None else folder / _FILE
 
     def read(self, notebook: str) -> tuple[Run, ...]:
-        """Return the runs of a notebook that kernels have kept, oldest first."""
         return self._runs(f"{_SELECT} WHERE notebook = ?", notebook_digest(notebook))
 
     def everything(self) -> tuple[Run, ...]:
-        """Return the runs of all notebooks that kernels have kept, oldest first."""
         return self._runs(_SELECT)
 
     def write(self, notebook: str, runs: Iterable[Run]) -> bool:
-        """Add runs of a notebook, and drop the oldest beyond the bounds; return whether they are kept."""
+        """Add runs, and drop the oldest beyond the bounds; return whether the new ones are stored."""
         digest = notebook_digest(notebook)
 
         def add(database: sqlite3.Connection) -> bool:
@@ -217,12 +196,10 @@ class HistoryStore:
         return self._do(add, write=True) or False
 
     def clear(self, notebook: str | None = None) -> None:
-        """Remove the runs of a notebook, or of all."""
-        if notebook is None:
-            self._do(lambda database: database.execute("DELETE FROM run"))
-        else:
-            digest = (notebook_digest(notebook),)
-            self._do(lambda database: database.execute("DELETE FROM run WHERE notebook = ?", digest))
+        where, digests = (
+            ("", ()) if notebook is None else (" WHERE notebook = ?", (notebook_digest(notebook),))
+        )
+        self._do(lambda database: database.execute(f"DELETE FROM run{where}", digests))
 
     def _runs(self, query: str, *arguments: str) -> tuple[Run, ...]:
         rows = self._do(lambda database: database.execute(query, arguments).fetchall()) or ()
@@ -255,7 +232,6 @@ class HistoryStore:
             return None
 
     def _remove(self) -> None:
-        """Remove the file and what SQLite has beside it."""
         assert self._file is not None
         for file in self._file.parent.glob(f"{_FILE}*"):
             try:
@@ -273,19 +249,13 @@ def _run(row: Sequence[Any]) -> Run | None:
     """Return the run in a row; None where this nbcache cannot read it."""
     try:
         run = Run(*row)
-        if not all(isinstance(getattr(run, name), str) for name in _TEXTS):
-            return None
         return replace(
             run,
-            time=float(run.time),
-            number=int(run.number),
-            saved_seconds=None if run.saved_seconds is None else float(run.saved_seconds),
-            execution_count=None if run.execution_count is None else int(run.execution_count),
             direction=Direction(run.direction),
             outcome=Outcome(run.outcome),
             level=None if run.level is None else Level(run.level),
             unfinished=bool(run.unfinished),
-            seconds={str(phase): float(seconds) for phase, seconds in json.loads(str(run.seconds)).items()},
+            seconds={phase: float(seconds) for phase, seconds in json.loads(str(run.seconds)).items()},
         )
     except (AttributeError, TypeError, ValueError):
         return None
@@ -332,10 +302,10 @@ def missed_unchanged(history: Iterable[Run], kernel: str) -> tuple[Run, ...]:
 
 
 def asked_for(manifest: Manifest, cells: Collection[str], runs: Iterable[Run]) -> Manifest:
-    """Return what the present `cells`, given by their digests, use of `manifest`.
+    """Return the part of `manifest` that the present `cells`, given by their digests, use.
 
-    Of the graphs of a cell and function those count that the last kernel of `runs`, oldest first, had.
-    Where the cell raised there, the graphs of earlier runs count, too.
+    Of a cell's graphs of one function, those of the last kernel in `runs`, oldest first, are in use. Where
+    the cell raised there, those of earlier runs are, too.
     """
     last: dict[tuple[str, str], list[Run]] = {}
     for run in runs:

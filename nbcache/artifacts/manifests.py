@@ -10,7 +10,6 @@ from nbcache.core.key import sha256
 from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary, Manifest
 
 MAX_MANIFEST_ARTIFACTS = 10_000
-"""A manifest names at most so many artifacts: those used last."""
 
 
 def notebook_digest(notebook: str) -> str:
@@ -26,20 +25,18 @@ def recency(ref: ArtifactRef) -> tuple[object, ...]:
 
 
 def holdings(manifest: Manifest) -> tuple[set[ArtifactRef], set[GraphSummary]]:
-    """Return what a manifest names, in no order."""
     return set(manifest.artifacts), set(manifest.graphs)
 
 
 def newest_first(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Return `manifests`, first the one that names the artifact that was used last."""
     return sorted(manifests, key=lambda one: sorted(map(recency, one.artifacts), reverse=True), reverse=True)
 
 
 def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]) -> Manifest:
     """Merge manifests of one environment.
 
-    Each artifact stands where it is first named, as it was last used; each graph where it first stands, as
-    it was when compiling it took longest, with those of its artifacts that are kept.
+    Artifacts and graphs keep the order of their first mention. Of an artifact the newest reference counts,
+    and of a graph the summary with the longest compile, with those of its artifacts that are kept.
     """
     newest: dict[tuple[str, ...], ArtifactRef] = {}
     longest: dict[tuple[str, ...], GraphSummary] = {}
@@ -80,15 +77,11 @@ class Clearing:
     """The entries that go with a notebook, in all environments, and those that other notebooks use."""
 
     notebook: str
-    """Its identity; empty for what kernels that cannot tell their notebook have in common."""
     graphs: int
     artifacts: int
     kept: int
-    """Artifacts that other notebooks use as well."""
     manifests: tuple[str, ...]
-    """Keys of the manifests that go."""
     refs: tuple[tuple[str, ArtifactRef], ...]
-    """The references that go, each after the digest of its environment."""
 
 
 def clearing(manifests: Mapping[str, Manifest], notebook: str) -> Clearing:
@@ -113,6 +106,5 @@ def clearing(manifests: Mapping[str, Manifest], notebook: str) -> Clearing:
 
 
 def _slot(environment_digest: str, ref: ArtifactRef) -> tuple[str, ...]:
-    """Return what two manifests share where they name one artifact, or an earlier state of it."""
     identity = ref.identity[:2] if type_of(ref.type).grows else ref.identity
     return (environment_digest, *identity)

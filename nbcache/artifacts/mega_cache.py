@@ -1,24 +1,8 @@
 """torch's bundle: the bytes of `torch.compiler.save_cache_artifacts`, read and written without torch.
 
-Grammar (version 1, as in torch 2.11 to 2.13; integers big-endian; `n OCTET` is n bytes)::
-
-    bundle   = checksum version *group
-    checksum = 4 OCTET                    ; CRC-32 of all that follows
-    version  = 8 OCTET                    ; 1
-    group    = type count *artifact       ; `count` artifacts of one type
-    type     = text
-    count    = 8 OCTET
-    artifact = key content
-    key      = text
-    content  = length *OCTET
-    text     = length *OCTET              ; base64 of UTF-8
-    length   = 8 OCTET
-
-torch takes the last group of a type for all of it, and appends a group at each save, so that a second
-save loses what the first one had (`dict(...)` in `CacheArtifactManager.deserialize`; 2.11, 2.13). So one
-group a type is written here, and every group is read.
-
-A bundle is not signed, and does not say where it was made: torch, CPU, GPU.
+docs/formats.md has its grammar. torch appends a group at each save, and reads only the last group of a type
+(`dict(...)` in `CacheArtifactManager.deserialize`; 2.11, 2.13). So one group a type is written here, and all
+groups are read. A bundle is not signed, and does not say where it was made: torch, CPU, GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +28,6 @@ _CHECKSUM_BYTES, _INTEGER_BYTES = 4, 8
 
 
 def encode_bundle(artifacts: Iterable[Artifact]) -> bytes:
-    """Return the bundle of those artifacts that torch's bundles can hold, in order, each once."""
     groups: dict[str, dict[tuple[str, bytes], None]] = {}
     for artifact in artifacts:
         if is_held(artifact):
@@ -74,7 +57,6 @@ def decode_bundle(data: bytes) -> list[Artifact]:
 
 
 def is_held(artifact: Artifact) -> bool:
-    """Return whether torch's bundles hold such an artifact, and under such a key."""
     if artifact.type == "autotune":
         return AUTOTUNE_KEY.fullmatch(artifact.key) is not None
     return type_of(artifact.type).in_mega_cache

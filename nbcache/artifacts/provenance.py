@@ -1,17 +1,7 @@
-"""Who compiled an artifact: a statement of what it is, signed by its maker, that goes wherever it goes.
+"""The statement of who compiled an artifact, signed by its maker, that goes wherever the artifact goes.
 
-Grammar (version 1, frozen): canonical JSON (`nbcache.core.canonical_json`), signed for `Purpose.ARTIFACT`::
-
-    statement = {*fields, "environment": hex64, "format": "nbcache.statement", "host": text, "packed": bytes,
-                 "packed_digest": hex64, "user": text, "version": 1, "without_cpu": hex64}
-                                         ; `fields` as in `nbcache.artifacts.encoding`
-
-`environment` is a digest of what an artifact of this type depends on, by
-`nbcache.artifacts.compatibility.scope`, and `without_cpu` of the same but the CPU. `digest` and `size` are of
-the content, `packed` and `packed_digest` of the frame in which its maker passes it on. `user` and `host` are
-what the maker says of themselves.
-
-docs/snapshots.md ("Who compiled what") has the threats, and what a statement does about each.
+docs/formats.md has its grammar (version 1, frozen), and docs/snapshots.md ("Who compiled what") the threats,
+and how a statement answers each.
 """
 
 from __future__ import annotations
@@ -33,30 +23,24 @@ from nbcache.core.trust import Keyring, Policy, Standing, admit, short
 
 _FORMAT = "nbcache.statement"
 _STANDING_SECONDS = 1.0
-"""Seconds for which a signer's standing is remembered: another process may change it."""
 _REMEMBERED = 4096
 _MOST_CHECKED = _REMEMBERED
-"""Signatures that are checked to tell who compiled what: each takes a tenth of a millisecond, once."""
+"""Each takes a tenth of a millisecond, once."""
 _MOST_WRONG = 16
-"""Wrong ones among them, which are checked anew each time; only who wants to deceive has so many."""
+"""Wrong signatures are checked again each time; only a deceiver has so many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The maker's description of an artifact."""
-
     environment: str
-    """Digest of what it depends on."""
     without_cpu: str
-    """The same, without the CPU."""
     ref: ArtifactRef
     packed: Packed
     user: str = ""
-    """The maker's user name, by their own account, or empty."""
+    """By the maker's own account."""
     host: str = ""
 
     def encode(self) -> bytes:
-        """Return it as canonical JSON, which is what is signed; FormatError where a field is out of range."""
         return to_json(
             _FORMAT,
             {
@@ -85,7 +69,6 @@ class Statement:
         )
 
     def signed(self, keyring: Keyring, purpose: Purpose = Purpose.ARTIFACT) -> Provenance:
-        """Return it with the signature of the user."""
         content = self.encode()
         return Provenance(content, keyring.sign(purpose, content).encode())
 
@@ -98,20 +81,15 @@ def verified(provenance: Provenance) -> tuple[Statement, str]:
 
 
 @lru_cache(_REMEMBERED)
-def _signer(signature: bytes) -> str:
-    return Signature.decode(signature).fingerprint
-
-
 def signed_by(provenance: Provenance) -> str:
     """Return the fingerprint of a signer, empty without one; the signature is not checked again."""
     try:
-        return _signer(provenance.signature)
+        return Signature.decode(provenance.signature).fingerprint
     except (FormatError, TrustError):
         return ""
 
 
 def with_makers(manifest: Manifest) -> Manifest:
-    """Return `manifest` with the maker of each graph: of its own artifact, else of the first other one."""
     by_digest = {ref.digest: signed_by(ref.provenance) for ref in manifest.artifacts if ref.provenance}
     by_key = {ref.key: ref.digest for ref in manifest.artifacts}
 
@@ -125,20 +103,18 @@ def with_makers(manifest: Manifest) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One person's share of some artifacts."""
-
     artifacts: int
     user: str = ""
     host: str = ""
 
 
 def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
-    """Return for each of `refs` who compiled it, by fingerprint, with their statement of that very artifact.
+    """Return for each of `refs` the fingerprint of its maker and their statement of it.
 
-    Empty for what nobody has signed: also where the statement is of something else or the signature is wrong,
-    and for what was not checked, because very many are there, or many that are wrong.
+    The fingerprint is empty without a right signature of a statement of this artifact. Beyond a bound on all
+    or on wrong ones signatures are not checked.
     """
-    found: list[tuple[str, Statement | None]] = []
+    by_ref: list[tuple[str, Statement | None]] = []
     checked = wrong = 0
     for ref in refs:
         author: tuple[str, Statement | None] = ("", None)
@@ -149,27 +125,25 @@ def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
                 statement, fingerprint = verified(provenance)
                 author = (fingerprint, statement) if _is_of(statement, ref) else author
             wrong += author[1] is None
-        found.append(author)
-    return found
+        by_ref.append(author)
+    return by_ref
 
 
 def made_by(refs: Iterable[ArtifactRef]) -> dict[str, Made]:
-    """Return who compiled `refs`, by fingerprint, empty for what nobody has signed; most first."""
-    found: dict[str, Made] = {}
-    for fingerprint, said in authors(ref for ref in refs if ref.provenance is not None):
-        first = Made(0) if said is None else Made(0, said.user, said.host)
-        so_far = found.get(fingerprint, first)
-        found[fingerprint] = replace(so_far, artifacts=so_far.artifacts + 1)
-    return dict(sorted(found.items(), key=lambda each: -each[1].artifacts))
+    """Return the makers of `refs` by fingerprint, empty for unsigned artifacts; most first."""
+    makers: dict[str, Made] = {}
+    for fingerprint, statement in authors(ref for ref in refs if ref.provenance is not None):
+        maker = makers.get(fingerprint) or Made(0, *((statement.user, statement.host) if statement else ()))
+        makers[fingerprint] = replace(maker, artifacts=maker.artifacts + 1)
+    return dict(sorted(makers.items(), key=lambda item: -item[1].artifacts))
 
 
 def _is_of(statement: Statement, ref: ArtifactRef) -> bool:
-    """Return whether a statement is of this artifact, in whatever environment."""
     return (statement.ref.identity, statement.ref.size) == (ref.identity, ref.size)
 
 
 class Judge:
-    """Says whose artifacts may be used, by `keyring` and `policy` as they are now. Safe for any thread."""
+    """Judges whose artifacts may be used, by `keyring` and `policy` as they are now. Safe for any thread."""
 
     def __init__(self, keyring: Callable[[], Keyring], policy: Callable[[], Policy]) -> None:
         self._keyring = keyring
@@ -179,8 +153,8 @@ class Judge:
     def check(self, ref: ArtifactRef, is_bound: Callable[[Statement], bool]) -> None:
         """Raise FormatError or TrustError unless an artifact from elsewhere may be used.
 
-        Its statement must be that of this artifact, signed by somebody whom the policy admits. `is_bound`
-        says whether it is one for the environment that the artifact is offered for.
+        Its statement must be of this artifact and, by `is_bound`, for the environment in question, and the
+        policy must admit its signer.
         """
         provenance = ref.provenance or UNSIGNED
         if provenance == UNSIGNED:
@@ -217,7 +191,6 @@ class Judge:
         return f"-{sha256(removed)[:8]}" if removed else ""
 
     def forget(self) -> None:
-        """Forget who signers are: the user has trusted somebody."""
         self._known.clear()
 
     def name(self, fingerprint: str) -> str:
@@ -227,7 +200,7 @@ class Judge:
         return self._keyring().introduce(fingerprint, user, host)
 
     def standing(self, fingerprint: str) -> Standing:
-        """Return who a signer is to the user, as of a second ago at most; TrustError as Keyring raises it."""
+        """Return who a signer is to the user, as of a second ago at most."""
         now = time.monotonic()
         if (known := self._known.get(fingerprint)) is not None and now - known[0] < _STANDING_SECONDS:
             return known[1]
@@ -239,13 +212,12 @@ class Judge:
 def statement_of(
     environment: Environment, ref: ArtifactRef, packed: Packed, user: str, host: str
 ) -> Statement:
-    """Return what its maker says of an artifact that was compiled in `environment`."""
     whole, rest = scope(environment, ref.type), scope(environment, ref.type, cpu=False)
     return Statement(whole, rest, replace(ref, provenance=None), packed, user, host)
 
 
 def is_bound(statement: Statement, environment: Environment) -> bool:
-    """Return whether what a statement names was compiled for `environment`.
+    """Return whether a statement is for `environment`.
 
     A graph beside a GPU may be for the CPU or not, and nothing tells: who took the snapshot answers for that.
     """

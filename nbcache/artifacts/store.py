@@ -1,4 +1,4 @@
-"""Artifacts, references and manifests in any store: what is written, verified, merged and dropped.
+"""Artifacts, references and manifests in any store: written, verified, merged and dropped.
 
 Keys of a store, all below these prefixes (each value is an entry of `nbcache.artifacts.encoding`)::
 
@@ -6,11 +6,9 @@ Keys of a store, all below these prefixes (each value is an entry of `nbcache.ar
     ref/<digest of environment, type, key>/<content digest>       ArtifactRef
     manifest/<environment digest>/<notebook digest>/<digest>      Manifest; never changed, only replaced
 
-An artifact is written before its reference, so that a reference promises its artifact. A fault in
-what is stored is reported, removed and then a miss; only a failing store raises.
-
-A reference says who compiled its artifact, where that was not this user. What `admits` refuses, since its
-maker is trusted no more, stays where it is, and is found by nobody meanwhile.
+An artifact is written before its reference, so that a reference promises its artifact. A damaged entry is
+reported, removed and then a miss; only a failing store raises. A reference names the maker of its artifact,
+if that is not this user. References that `admits` refuses stay, unused, until their maker is trusted again.
 """
 
 from __future__ import annotations
@@ -44,9 +42,7 @@ from nbcache.stores.directory import DirectoryStore
 _MAX_REF_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 _LISTINGS = 5
-"""Listings of manifests at most, when some are replaced between listing and reading."""
 _UPKEEP_SHARE = 16
-"""Manifests may take this fraction of what artifacts may, at most."""
 
 _ARTIFACT, _REF, _MANIFEST = "artifact/", "ref/", "manifest/"
 
@@ -57,9 +53,9 @@ class ArtifactStore:
     """Artifacts and manifests above any `Store`, for all environments and notebooks.
 
     `on_fault` gets the error of each entry that is damaged, which is then removed, or of a newer nbcache
-    (UnsupportedVersion), which is left alone; it is called in the thread that read the entry. `admits`
-    returns whether a reference's artifact may be used. Every method raises StoreError where the store fails,
-    and FormatError only where it says so.
+    (UnsupportedVersion), which is left alone; the reading thread calls it. `admits` returns whether a
+    reference's artifact may be used. Methods raise StoreError where the store fails, and FormatError only
+    where they say so.
     """
 
     def __init__(
@@ -85,9 +81,8 @@ class ArtifactStore:
         cell: str = "",
         function: str = "",
     ) -> ArtifactRef:
-        """Store `artifact`, compiled here and used now by `cell` and `function`; return its reference.
+        """Store `artifact`, compiled here and used now; `packed` is its content as `pack` makes it.
 
-        `packed` is its content as `pack` makes it. Content that is there already is not written again.
         FormatError where the artifact's key is no text, or its type is empty.
         """
         now = self._clock()
@@ -97,10 +92,9 @@ class ArtifactStore:
         return self._keep(environment_digest, ref, lambda: encode_entry(artifact.content, packed))[0]
 
     def adopt(self, environment_digest: str, ref: ArtifactRef, packed: bytes) -> bool:
-        """Store an artifact that came from elsewhere, `packed`; return whether its content is new here.
+        """Store an artifact from elsewhere; return whether its content is new here. FormatError as `put`.
 
-        The content is not unpacked here: `find` and `get` check it against the reference. What says nothing
-        of who compiled it is unsigned. FormatError where the artifact's key is no text, or its type is empty.
+        `find` and `get` unpack the content, and check it. Without a statement it is unsigned.
         """
         ref = replace(ref.not_after(self._clock()), provenance=ref.provenance or UNSIGNED)
         return self._keep(environment_digest, ref, lambda: entry_of(packed, size=ref.size))[1]
@@ -108,18 +102,20 @@ class ArtifactStore:
     def refresh(
         self, environment_digest: str, artifact: Artifact, *, cell: str = "", function: str = ""
     ) -> ArtifactRef | None:
-        """Count `artifact` as used now if it is there already, and return its reference; else None."""
+        """Mark `artifact` as used now if it is there already, and return its reference; else None."""
         digest = artifact.digest
         try:
             prefix = _ref_prefix(environment_digest, artifact.type, artifact.key)
         except FormatError:
             return None
         known = self._read_refs(prefix, [prefix + digest], artifact.type, artifact.key)
-        if not known or not self._holds(_ARTIFACT + digest, digest):
+        if not known or not self._holds(_ARTIFACT + digest):
             return None
-        used = self._clock()
-        ref = replace(known[prefix + digest], used=used, cell=cell, function=function)
-        return self._keep(environment_digest, ref, lambda: encode_entry(artifact.content))[0]
+        ref = known[prefix + digest]
+        used = max(self._clock(), ref.used)
+        ref = replace(ref, used=used, cell=cell or ref.cell, function=function or ref.function)
+        self._put_ref(prefix, ref)
+        return ref
 
     def find(self, environment_digest: str, type: str, key: str) -> list[Artifact]:
         """Return the artifacts under torch's `key`: one, or variants with other guards, newest first."""
@@ -127,24 +123,22 @@ class ArtifactStore:
             prefix = _ref_prefix(environment_digest, type, key)
         except FormatError:
             return []  # `put` refuses it, so it is not there
-        every = self._read_refs(prefix, self.store.keys(prefix), type, key)
-        refs = {ref_key: ref for ref_key, ref in every.items() if self._admits(ref)}
+        stored = self._read_refs(prefix, self.store.keys(prefix), type, key)
+        refs = {ref_key: ref for ref_key, ref in stored.items() if self._admits(ref)}
         entries = self.store.get_many(_ARTIFACT + ref.digest for ref in refs.values())
-        found = []
+        artifacts = []
         for ref_key, ref in sorted(refs.items(), key=lambda pair: recency(pair[1]), reverse=True):
             entry = entries.get(_ARTIFACT + ref.digest)
             if entry is None:
                 self._drop(ref_key)  # it was evicted
             elif (content := self._read_content(entry, ref.digest)) is not None:
-                found.append(Artifact(type, key, content))
+                artifacts.append(Artifact(type, key, content))
             elif self.store.get(_ARTIFACT + ref.digest) is None:
                 self._drop(ref_key)  # it was removed, not left to a newer nbcache
-        return found
+        return artifacts
 
     def forget(self, environment_digest: str, type: str, key: str) -> None:
-        """Remove every reference under torch's `key`; `evict` and time take the artifacts."""
-        for ref_key in list(self.store.keys(_ref_prefix(environment_digest, type, key))):
-            self.store.delete(ref_key)
+        self._delete(self.store.keys(_ref_prefix(environment_digest, type, key)))
 
     def get(self, ref: ArtifactRef) -> Artifact | None:
         entry = self.store.get(_ARTIFACT + ref.digest)
@@ -152,7 +146,6 @@ class ArtifactStore:
         return None if content is None else Artifact(ref.type, ref.key, content)
 
     def present(self, digests: Iterable[str]) -> set[str]:
-        """Return those contents that are there, without reading them."""
         found = self.store.present(_ARTIFACT + digest for digest in digests)
         return {key.removeprefix(_ARTIFACT) for key in found}
 
@@ -163,12 +156,11 @@ class ArtifactStore:
         return self._decode(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
 
     def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
-        """Return the union of what kernels saved for `notebook` here and may be used, or None."""
+        """Return the union of what kernels saved for `notebook` here and may be used."""
         saved = newest_first(self._read_manifests(environment, notebook).values())
         return union(environment, notebook, map(self.admitted, saved)) if saved else None
 
     def everything(self, environment: Environment) -> Manifest:
-        """Return the union of all notebooks' manifests in `environment`."""
         stored = self.manifests(environment=environment).values()
         return union(environment, "", map(self.admitted, newest_first(stored)))
 
@@ -207,15 +199,12 @@ class ArtifactStore:
             # whose artifact is not listed later has lost it.
             refs = list(self.store.keys(_REF))
             present = {key.removeprefix(_ARTIFACT) for key in self.store.keys(_ARTIFACT)}
-            for ref_key in refs:
-                if ref_key.rpartition("/")[2] not in present:
-                    self.store.delete(ref_key)
+            self._delete(key for key in refs if key.rpartition("/")[2] not in present)
         return [key.removeprefix(_ARTIFACT) for key in removed]
 
     def manifests(
         self, notebook: str | None = None, environment: Environment | None = None
     ) -> dict[str, Manifest]:
-        """Return the manifests of every notebook and environment, or of the ones that are named, by key."""
         prefix = _MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/"
         wanted = None if notebook is None else notebook_digest(notebook)
         listed = [key for key in self.store.keys(prefix) if wanted in (None, *key.split("/")[2:3])]
@@ -223,37 +212,32 @@ class ArtifactStore:
 
     def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
         """Remove these manifests and references, and artifacts without any; return how many of the last."""
-        for key in listed:
-            self.store.delete(key)
-        for environment_digest, ref in refs:
-            self.store.delete(_ref_prefix(environment_digest, ref.type, ref.key) + ref.digest)
+        self._delete(listed)
+        self._delete(_ref_prefix(digest, ref.type, ref.key) + ref.digest for digest, ref in refs)
         # In this order: what is put meanwhile is not listed, and its reference comes after it.
         present = list(self.store.keys(_ARTIFACT))
         referred = {key.rpartition("/")[2] for key in self.store.keys(_REF)}
-        orphans = [key for key in present if key.removeprefix(_ARTIFACT) not in referred]
-        for key in orphans:
-            self.store.delete(key)
-        return len(orphans)
+        return self._delete(key for key in present if key.removeprefix(_ARTIFACT) not in referred)
 
     def clear(self) -> int:
-        """Remove all entries, for all environments and notebooks; return how many entries."""
-        removed = 0
+        """Remove all entries, for all environments and notebooks; return how many."""
         self.history.clear()
-        for prefix in (_MANIFEST, _REF, _ARTIFACT):
-            for key in list(self.store.keys(prefix)):
-                self.store.delete(key)
-                removed += 1
-        return removed
+        return sum(self._delete(self.store.keys(prefix)) for prefix in (_MANIFEST, _REF, _ARTIFACT))
+
+    def _delete(self, keys: Iterable[str]) -> int:
+        listed = list(keys)
+        for key in listed:
+            self.store.delete(key)
+        return len(listed)
 
     def admitted(self, manifest: Manifest) -> Manifest:
-        """Return what of a manifest may be used."""
         refs = tuple(filter(self._admits, manifest.artifacts))
         return manifest if len(refs) == len(manifest.artifacts) else restricted(manifest, refs)
 
     def _keep(
         self, environment_digest: str, ref: ArtifactRef, entry: Callable[[], bytes]
     ) -> tuple[ArtifactRef, bool]:
-        """Store an entry, if it is not there, and its reference; return that, and whether it was new."""
+        """Store an entry, if it is not there, and its reference; return it and whether the entry was new."""
         artifact_key = _ARTIFACT + ref.digest
         prefix = _ref_prefix(environment_digest, ref.type, ref.key)
         earlier = self._read_refs(prefix, [prefix + ref.digest], ref.type, ref.key)
@@ -266,36 +250,32 @@ class ArtifactStore:
                 function=ref.function or known.function,
                 provenance=self._better(known.provenance, ref),
             )
-        ref_entry = encode_entry(encode_ref(ref))
-        new = not self._holds(artifact_key, ref.digest)
+        encode_ref(ref)  # or the artifact is stored without its reference
+        new = not self._holds(artifact_key)
         if new:
             self.store.put(artifact_key, entry())
-        self.store.put(prefix + ref.digest, ref_entry)
-        if type_of(ref.type).grows:
-            self._drop_older(prefix, ref)
+        self._put_ref(prefix, ref)
         return ref, new
 
+    def _put_ref(self, prefix: str, ref: ArtifactRef) -> None:
+        self.store.put(prefix + ref.digest, encode_entry(encode_ref(ref)))
+        if type_of(ref.type).grows:
+            others = self._read_refs(prefix, self.store.keys(prefix), ref.type, ref.key)
+            # Only what is older: two kernels that put at once must not drop each other's.
+            self._delete(key for key, other in others.items() if recency(other) < recency(ref))
+
     def _better(self, known: Provenance | None, ref: ArtifactRef) -> Provenance | None:
-        """Return the maker of an artifact that is here already: this user, else who may be believed."""
         if ref.provenance is None or known is None:
             return None
         if ref.provenance == UNSIGNED or self._admits(replace(ref, provenance=known)):
             return ref.provenance if known == UNSIGNED else known
         return ref.provenance
 
-    def _holds(self, artifact_key: str, digest: str) -> bool:
+    def _holds(self, artifact_key: str) -> bool:
         """Return whether an artifact is there; mark it as used now, where the store can."""
         if isinstance(self.store, DirectoryStore):
             return self.store.touch(artifact_key)
-        entry = self.store.get(artifact_key)
-        return entry is not None and self._read_content(entry, digest) is not None
-
-    def _drop_older(self, prefix: str, newest: ArtifactRef) -> None:
-        others = self._read_refs(prefix, self.store.keys(prefix), newest.type, newest.key)
-        for ref_key, ref in others.items():
-            # Only what is older: two kernels that put at once must not drop each other's.
-            if recency(ref) < recency(newest):
-                self.store.delete(ref_key)
+        return bool(self.store.present([artifact_key]))
 
     def _read_refs(self, prefix: str, ref_keys: Iterable[str], type: str, key: str) -> dict[str, ArtifactRef]:
         def decode(ref_key: str, entry: bytes) -> ArtifactRef:
@@ -333,7 +313,7 @@ class ArtifactStore:
     def _decode(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
         """Return what `entry` holds, or None after reporting the fault, and then removing it.
 
-        In this order: who finds it gone on another thread can rely on the fault's having been reported.
+        In this order: another thread that finds it gone can rely on the report.
         """
         try:
             return decode(entry)
@@ -345,7 +325,6 @@ class ArtifactStore:
             return None
 
     def _drop(self, key: str) -> None:
-        """Remove `key` on the way of a read, which a store that cannot write does not stop."""
         with suppress(StoreError):
             self.store.delete(key)
 
