@@ -42,14 +42,10 @@ _REMOVED = "removed"
 _LONGEST_NAME = 100
 _LONGEST_STATED = 40
 _SHORTEST = 8
-"""Digits of a fingerprint that a user must give at least."""
 _SHOWN = 16
-"""Digits of a fingerprint that are shown where there is no room for all."""
 
 
 class Policy(enum.StrEnum):
-    """The condition on artifacts from elsewhere."""
-
     STRICT = "strict"
     """Signed by oneself, or by a signer who is trusted."""
     ASK = "ask"
@@ -59,8 +55,6 @@ class Policy(enum.StrEnum):
 
 
 class Standing(enum.StrEnum):
-    """A signer's relation to this user."""
-
     OWN = "you"
     TRUSTED = "trusted"
     UNKNOWN = "not trusted"
@@ -70,13 +64,10 @@ class Standing(enum.StrEnum):
 class TrustedSigner:
     fingerprint: str
     name: str
-    """The user's name for them, or empty."""
     added: float
-    """Unix seconds."""
 
 
 def spelled(fingerprint: str) -> str:
-    """Return a whole fingerprint as it is shown to people, in groups of four."""
     return "-".join(fingerprint[start : start + 4] for start in range(0, len(fingerprint), 4))
 
 
@@ -108,10 +99,10 @@ def admit(policy: Policy, standing: Standing | None, fingerprint: str = "") -> N
 
 
 class Keyring:
-    """One's own key and the signers who are trusted, in a folder of one's own.
+    """The user's own key and the trusted signers, in a folder that only the user can enter.
 
-    Nothing is made before it is needed. Any number of processes may use the folder. Every method raises
-    TrustError where the folder is not safe or cannot be used.
+    Nothing is made before it is needed. Any number of processes may use the folder. Methods raise TrustError
+    where the folder is not safe or cannot be used.
     """
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -120,24 +111,19 @@ class Keyring:
         self._own: Ed25519PrivateKey | None = None
 
     def sign(self, purpose: Purpose, content: bytes) -> Signature:
-        """Sign `content` for a purpose with one's own key, which is made at the first use."""
-        key = self._private_key(make=True)
-        assert key is not None
+        key = self._private_key()
         return Signature(key.public_key().public_bytes_raw(), key.sign(message(purpose, content)))
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the user's key, which is made at its first use."""
-        key = self._private_key(make=True)
-        assert key is not None
-        return sha256(key.public_key().public_bytes_raw())
+        return sha256(self._private_key().public_key().public_bytes_raw())
 
     def own(self) -> str | None:
         """Return the fingerprint of the user's key; None before its first use."""
-        key = self._private_key(make=False)
+        key = self._stored_key()
         return None if key is None else sha256(key.public_key().public_bytes_raw())
 
     def standing(self, fingerprint: str) -> Standing:
-        """Return who the signer with this fingerprint is to this user."""
         if fingerprint == self.own():
             return Standing.OWN
         return Standing.TRUSTED if self._read(fingerprint) is not None else Standing.UNKNOWN
@@ -154,7 +140,6 @@ class Keyring:
         return f"{called} ({origin})" if (origin := says(user, host)) else called
 
     def trusted(self, *, without: str = "") -> list[TrustedSigner]:
-        """Return the trusted signers `without` one, first the one who was added first."""
         self._check(self.folder)
         try:
             names = [path.name for path in (self.folder / _TRUSTED).iterdir()]
@@ -167,7 +152,13 @@ class Keyring:
 
     def add(self, fingerprint: str, name: str = "") -> TrustedSigner:
         """Trust a signer, with a new name if one is given; ConfigError where another signer has that name."""
-        fingerprint = _fingerprint(fingerprint)
+        digits = _digits(fingerprint)
+        if not is_sha256(digits):
+            raise ConfigError(
+                f"{fingerprint!r} is no fingerprint",
+                next_step="all 64 hexadecimal digits are needed; `nbcache inspect FILE` shows the signer's",
+            )
+        fingerprint = digits
         name = printable(name)[:_LONGEST_NAME].strip()
         namesakes = [
             signer.fingerprint
@@ -189,7 +180,6 @@ class Keyring:
         return signer
 
     def remove(self, signer: str) -> TrustedSigner:
-        """Stop trusting a signer, given by name or by the beginning of the fingerprint."""
         removed = self.find(signer)
         try:
             (self.folder / _TRUSTED / removed.fingerprint).unlink(missing_ok=True)
@@ -205,34 +195,38 @@ class Keyring:
     def find(self, signer: str) -> TrustedSigner:
         """Return the signer with this name or beginning of the fingerprint; ConfigError unless it is one."""
         trusted = self.trusted()
-        found = [each for each in trusted if is_called(each.fingerprint, signer)] or [
-            each for each in trusted if each.name == signer
-        ]
-        if len(found) != 1:
-            count = f"{len(found)} are trusted" if found else "nobody of that name or fingerprint is trusted"
+        matches = [other for other in trusted if is_called(other.fingerprint, signer)]
+        matches = matches or [other for other in trusted if other.name == signer]
+        if len(matches) != 1:
+            count = (
+                f"{len(matches)} are trusted" if matches else "nobody of that name or fingerprint is trusted"
+            )
             raise ConfigError(
                 f"{signer!r} does not tell one signer: {count}",
                 next_step="`%nbcache trust list` has them; in a terminal without %",
             )
-        return found[0]
+        return matches[0]
 
-    def _private_key(self, *, make: bool) -> Ed25519PrivateKey | None:
-        if self._own is not None:
-            return self._own
+    def _private_key(self) -> Ed25519PrivateKey:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-        path = self.folder / _KEY
-        if (pem := self._content(path)) is None:
-            if not make:
-                return None
+        while (key := self._stored_key()) is None:
             new = Ed25519PrivateKey.generate().private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
-            self._write(path, new, replace=False)
-            return self._private_key(make=False)  # another process may have been first
+            self._write(self.folder / _KEY, new, replace=False)  # another process may be first
+        return key
+
+    def _stored_key(self) -> Ed25519PrivateKey | None:
+        path = self.folder / _KEY
+        if self._own is not None or (pem := self._content(path)) is None:
+            return self._own
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
         try:
-            key = serialization.load_pem_private_key(pem, password=None)
+            key = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError):
             key = None
         if not isinstance(key, Ed25519PrivateKey):
@@ -326,15 +320,4 @@ def is_called(fingerprint: str, text: str) -> bool:
 
 
 def is_fingerprint(text: str) -> bool:
-    """Return whether `text` is a whole fingerprint, grouped or not."""
     return is_sha256(_digits(text))
-
-
-def _fingerprint(text: str) -> str:
-    digits = _digits(text)
-    if not is_sha256(digits):
-        raise ConfigError(
-            f"{text!r} is no fingerprint",
-            next_step="all 64 hexadecimal digits are needed; `nbcache inspect FILE` shows the signer's",
-        )
-    return digits

@@ -1,9 +1,8 @@
 """Snapshots: artifacts and a signed manifest, in one file or, by name, in a store. Take, check, merge.
 
-Where several people take snapshots their versions stand side by side: each writes anew what is theirs, and
-leaves alone what is not. What is read passes, in this order: length, digests, signature, policy
-(`Received.unlock`), and for each artifact that is to be used who compiled it (`vouched`). Only then is
-anything of it decompressed, stored or handed to torch.
+The versions of several people stand side by side: each writes their own, and leaves the others alone. A
+snapshot passes, in this order: length, digests, signature, policy (`Received.unlock`), and for each artifact
+that is to be used its maker (`vouched`). Only then is anything of it decompressed, stored or handed to torch.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from nbcache.snapshots.verify import (
     MAX_ENVIRONMENTS,
     Received,
     check,
-    check_packed,
     is_own,
     judged,
     packed_bytes,
@@ -38,8 +36,6 @@ from nbcache.snapshots.verify import (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin that a snapshot states; see `Snapshot`."""
-
     notebook: str
     created: float
     made_by: str
@@ -49,26 +45,19 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A snapshot in the making: what it will say, and the compressed artifacts."""
-
     snapshot: Snapshot
     packed: Mapping[str, bytes] = field(repr=False)
-    """By digest of their content; of what is there already, where it goes, it may lack some."""
+    """By digest of their content; it may lack those that are there already."""
     missing: tuple[ArtifactRef, ...] = ()
-    """Artifacts that it should hold, and that are gone, or cannot be in a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
     where: str
-    """The file, or where in a store, without secrets."""
     draft: Draft
     data: bytes
-    """The file; empty where it is in a store."""
     changed: bool
-    """False where all of it was there already."""
     lost: int = 0
-    """Artifacts of earlier versions in a store that are not there any more."""
     left: int = 0
     """Versions that stand beside: of others, or damaged."""
 
@@ -91,7 +80,7 @@ def build_snapshot(
     origin: Origin,
     known: Mapping[str, Packed] = MappingProxyType({}),
 ) -> Draft:
-    """Return a snapshot of `manifest`, whose contents are read unless `known`; raises StoreError."""
+    """Return a snapshot of `manifest`. Contents are read unless `known`; raises StoreError."""
     packed: dict[str, bytes] = {}
     contents: dict[str, Packed] = {}
     kept, missing = [], []
@@ -111,36 +100,34 @@ def build_snapshot(
 
 
 def of_manifests(received: Received, manifests: Sequence[Manifest]) -> Draft:
-    """Return a draft of `manifests`, which are of the unlocked snapshot `received`, or parts of such."""
     packed = received.unlock(Policy.STRICT)
     snapshot = selected(replace(received.snapshot, manifests=tuple(manifests)), lambda manifest: manifest)
     return Draft(snapshot, {digest: packed[digest] for digest in snapshot.contents if digest in packed})
 
 
 def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
-    """Return all that `drafts` hold; only of what grows, as torch's profile of sizes, the newest is kept."""
+    """Return the union of `drafts`: of what grows, as torch's profile of sizes, only the newest."""
     by_environment: dict[Environment, list[Manifest]] = {}
     contents: dict[str, Packed] = {}
-    held: dict[str, bytes] = {}
+    frames: dict[str, bytes] = {}
     for draft in drafts:
         for digest in draft.snapshot.contents.keys() - contents.keys():
             contents[digest] = draft.snapshot.contents[digest]
             if digest in draft.packed:
-                held[digest] = draft.packed[digest]
+                frames[digest] = draft.packed[digest]
         for manifest in draft.snapshot.manifests:
             by_environment.setdefault(manifest.environment, []).append(manifest)
     manifests = [union(environment, "", every) for environment, every in by_environment.items()]
-    newest = sorted(manifests, key=lambda one: max((ref.used for ref in one.artifacts), default=0.0))
-    newest = newest[-MAX_ENVIRONMENTS:]
-    manifests = [manifest for manifest in manifests if manifest in newest]
+    by_use = sorted(
+        manifests, key=lambda manifest: max((ref.used for ref in manifest.artifacts), default=0.0)
+    )
+    manifests = [manifest for manifest in manifests if manifest in by_use[-MAX_ENVIRONMENTS:]]
     snapshot = _snapshot(origin, manifests, contents)
-    packed = {digest: held[digest] for digest in snapshot.contents if digest in held}
-    missing = tuple(ref for draft in drafts for ref in draft.missing)
-    return Draft(snapshot, packed, missing)
+    packed = {digest: frames[digest] for digest in snapshot.contents if digest in frames}
+    return Draft(snapshot, packed, tuple(ref for draft in drafts for ref in draft.missing))
 
 
 def makers(snapshot: Snapshot) -> dict[str, Made]:
-    """Return who compiled what a snapshot holds, by fingerprint; empty for what is not signed."""
     refs = {ref.identity: ref for manifest in snapshot.manifests for ref in manifest.artifacts}
     return made_by(refs.values())
 
@@ -151,26 +138,21 @@ def signed(
     others: Sequence[Signed] = (),
     packed: Mapping[str, bytes] = MappingProxyType({}),
 ) -> bytes:
-    """Return the file of a snapshot, signed with the user's key; CorruptSnapshot where it breaks a bound.
-
-    `others` are versions that stand beside it, and `packed` has the frames that they name, by their digests.
-    """
-    contents = draft.snapshot.contents
-    check_packed(draft.snapshot, draft.packed)
+    """Return a snapshot's file, signed with the user's key, beside `others` and the frames that they name."""
     frames = _named_by(others, packed)  # which may be damaged, under a digest that is right for one's own
-    frames |= {contents[digest].packed_digest: frame for digest, frame in draft.packed.items()}
+    for digest, content in draft.snapshot.contents.items():
+        frames[content.packed_digest] = draft.packed[digest]
     return encode_file(SnapshotFile([sign(draft.snapshot, keyring), *others], frames))
 
 
 def sign(snapshot: Snapshot, keyring: Keyring) -> Signed:
-    """Return a snapshot's manifest with the user's signature; CorruptSnapshot where it breaks a bound."""
     manifest = encode_snapshot(snapshot)
     check(snapshot)
     return Signed(manifest, keyring.sign(Purpose.SNAPSHOT, manifest).encode())
 
 
 def _named_by(versions: Sequence[Signed], packed: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return those frames that versions name; all, where one of them cannot be read."""
+    """Return the frames that versions name; all of them, where a version cannot be read."""
     named: set[str] = set()
     for version in versions:
         try:
@@ -182,7 +164,6 @@ def _named_by(versions: Sequence[Signed], packed: Mapping[str, bytes]) -> dict[s
 
 
 def _snapshot(origin: Origin, manifests: Sequence[Manifest], contents: Mapping[str, Packed]) -> Snapshot:
-    """Return a snapshot of `manifests`; `contents` has what they name, and may have more."""
     named = dict.fromkeys(ref.digest for manifest in manifests for ref in manifest.artifacts)
     held = {digest: contents[digest] for digest in named}
     return Snapshot(**asdict(origin), manifests=tuple(manifests), contents=held)
@@ -200,10 +181,10 @@ def merge_into_existing(
     anew: bool = False,
     current: Callable[[Manifest], Manifest] | None = None,
 ) -> tuple[Draft, bool]:
-    """Return the user's own versions that are there, with what `build` adds; and whether to sign that anew.
+    """Return the union of the user's own versions and what `build` adds, and whether to sign it again.
 
-    It is where any of it is new, and with `anew`. `build` is told what is there, by digest. What was compiled
-    here gets the user's statement, and all else keeps its maker's. `current` returns what a version keeps.
+    `build` gets the contents that are there, by digest. What was compiled here gets the user's statement, and
+    all else keeps its maker's. `current` returns the part of a manifest that a version keeps.
     """
     drafts = [
         Draft(selected(one.snapshot, current) if current else one.snapshot, one.unlock(Policy.STRICT))
@@ -290,7 +271,6 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
 
 
 def _absorbs(other: Received, one: Received) -> bool:
-    """Return whether a version holds all of another of the same signer, and was taken later."""
     if other is one or (other.signer, bool(one.signer)) != (one.signer, True):
         return False
     held, more = _slots(one.snapshot), _slots(other.snapshot)

@@ -1,28 +1,15 @@
 """The snapshot file: a zip archive of versions, each a manifest and its signature, and compressed artifacts.
 
-Grammar (version 2, frozen), by PKWARE's APPNOTE. The manifests come first, so that the beginning of the
-file tells what the rest is::
-
-    snapshot  = 1*64version *packed
-    version   = manifest [signature]
-    manifest  = "versions/" number "/manifest.json"     ; `nbcache.snapshot` of `nbcache.artifacts.encoding`
-    signature = "versions/" number "/signature.json"    ; `nbcache.signature` of `nbcache.core.signature`
-    number    = 2 of 0-9                     ; 00, 01, …, by a digest of both: no version is the first
-    packed    = "artifacts/" hex64 ".zst"    ; one zstd frame, which states its content size
-    hex64     = 64 of 0-9 a-f                ; SHA-256 of the frame; ascending, none twice
-
-Versions are those of different signers, side by side: each is judged on its own, and nobody's replaces
-another's. A frame that several of them name is there once.
-
-Every member is stored: not deflated, not encrypted, dated 1980-01-01; the archive has no zip64 parts and
-no comments. So the bytes follow from the contents alone, and no reader has to inflate anything.
+docs/formats.md has the grammar (version 2, frozen). Every member is stored: not deflated, not encrypted,
+dated 1980-01-01; the archive has no zip64 parts and no comments. So the bytes follow from the contents alone,
+and no reader has to inflate anything.
 
 Anybody can put such a file beside a notebook. So before any member is read, the directory's length is
 bounded, and the members must follow each other, each as long as both its lengths say: reading them reads the
 file once. No message quotes what the file says of itself: nobody has answered for that yet.
 
-Readers take nothing from the archive but the members' bytes. What an artifact is, how long, and by which
-digest, stands in the manifest, and `nbcache.snapshots.build` compares the two.
+Readers take nothing from the archive but the members' bytes. The manifest states each artifact's length and
+digest, and `nbcache.snapshots.verify` compares the two.
 """
 
 from __future__ import annotations
@@ -38,7 +25,6 @@ from nbcache.core.errors import CorruptSnapshot, SnapshotError
 from nbcache.core.key import sha256
 
 MAX_SNAPSHOT_BYTES = 1 << 30
-"""The longest file that is read or written."""
 
 MAX_VERSIONS = 64
 _MANIFEST, _SIGNATURE = "manifest.json", "signature.json"
@@ -47,9 +33,8 @@ _PACKED = re.compile(r"artifacts/([0-9a-f]{64})\.zst", re.ASCII)
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX = 3
 _END = struct.Struct("<4s4xHHIIH")
-"""The last record: how many members, twice; length and place of the directory; length of a comment."""
+"""The last record: members, twice; the directory's length and place; length of a comment."""
 _LOCAL = struct.Struct("<4s22xHH")
-"""The header of a member: lengths of its name, and of the rest."""
 _ZIP64, _ZIP64_BYTES = b"PK\x06\x07", 20
 """Beginning and length of a record that leads zipfile to another directory than the last one."""
 MAX_ARTIFACTS = 20_000
@@ -61,28 +46,21 @@ _FILE_MODE = 0o100644 << 16
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A manifest and its signature, neither of them judged."""
-
     manifest: bytes
     signature: bytes | None
 
     @property
     def digest(self) -> str:
-        """A digest of both."""
         return sha256(b"%d:%b%b" % (len(self.manifest), self.manifest, self.signature or b""))
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """The members of a snapshot file, none of them judged."""
-
     versions: Sequence[Signed]
     packed: Mapping[str, bytes] = field(repr=False)
-    """Compressed artifacts by the digest in their names."""
 
 
 def encode_file(file: SnapshotFile) -> bytes:
-    """Return the bytes of a snapshot file. SnapshotError where they would be too many."""
     versions = sorted({version.digest: version for version in file.versions}.items())
     size = sum(len(each.manifest) for _, each in versions) + sum(map(len, file.packed.values()))
     bounds = (
@@ -137,7 +115,6 @@ def decode_file(data: bytes) -> SnapshotFile:
 
 
 def _directory(data: bytes) -> int:
-    """Return where the archive's directory begins, which is not too long for zipfile to read it all."""
     whole = len(data) >= _END.size and data.startswith(b"PK\x03\x04")
     start: int
     mark, here, every, length, start, comment = _END.unpack(data[-_END.size :] if whole else bytes(_END.size))
@@ -175,7 +152,6 @@ def _members(archive: zipfile.ZipFile, data: bytes, directory: int) -> dict[str,
 
 
 def refused(what: str, where: str | None = None) -> CorruptSnapshot:
-    """Return the error that says why nothing of a snapshot is used."""
     return CorruptSnapshot(
         f"the snapshot is refused whole: {what}", where=where, next_step="get the file again from who made it"
     )

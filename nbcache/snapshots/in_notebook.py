@@ -7,10 +7,8 @@ rewrite the notebook; Jupyter deletes unreferenced attachments of markdown cells
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +18,13 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 MIME = "application/vnd.nbcache.snapshot"
-"""The type of a snapshot's bytes, in base64, in attachments and outputs."""
 
 MANIFEST_MIME = "application/vnd.nbcache.manifest+json"
-"""The type of what a notebook says of the snapshot file beside it: its name and digest."""
+"""The type of a notebook's note of the snapshot file beside it: its name and digest."""
 
 _NAME = "snapshot.nbcache"
 _MOST = 100
-"""Snapshots in one notebook that are looked at."""
 _MARK = "nbcache"
-"""Key of the cell's metadata that tells our cell from others."""
 _TEXT = """\
 This cell carries what torch.compile made of this notebook: nbcache restores it (`%load_ext nbcache`).
 `nbcache inspect` shows what it is and who signed it; `nbcache detach` takes it out."""
@@ -39,26 +34,14 @@ def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
     """Return the snapshots in a notebook's bytes, attached ones first, and what is wrong with others."""
     notebook = _with(MIME, data)
     displayed = (content[MIME] for content in _outputs(notebook) if MIME in content)
-    found, problems = [], []
-    for text in islice(chain(_attachments(notebook), displayed), _MOST):
-        try:
-            found.append(_decode(text))
-        except CorruptSnapshot as error:
-            problems.append(error)
-    return found, problems
+    return _decode(islice(chain(_attachments(notebook), displayed), _MOST))
 
 
 def attached(notebook: NotebookNode) -> list[bytes]:
-    """Return the snapshots that are attached to a notebook, as far as they are base64."""
-    found = []
-    for text in _attachments(notebook):
-        with suppress(CorruptSnapshot):
-            found.append(_decode(text))
-    return found
+    return _decode(_attachments(notebook))[0]
 
 
 def referred(data: bytes) -> set[str]:
-    """Return the SHA-256 of each snapshot file that outputs in a notebook's bytes name."""
     outputs = _outputs(_with(MANIFEST_MIME, data))
     digests = (_mapping(content, MANIFEST_MIME).get("digest") for content in outputs)
     return {digest for digest in digests if isinstance(digest, str)}
@@ -78,9 +61,9 @@ def attach(notebook: NotebookNode, snapshot: bytes) -> None:
 
 
 def detach(notebook: NotebookNode) -> int:
-    """Take attached snapshots out of the notebook; return how many there were. Outputs stay as they are."""
-    found = len(list(_attachments(notebook)))
-    kept = []
+    """Take attached snapshots out of the notebook; return how many there were."""
+    count = len(list(_attachments(notebook)))
+    cells = []
     for cell in notebook["cells"]:
         others = {
             name: content
@@ -89,11 +72,11 @@ def detach(notebook: NotebookNode) -> int:
         }
         if "attachments" in cell:
             cell["attachments"] = others
-        ours = _mapping(_mapping(cell, "metadata"), _MARK).get("snapshot")
-        if others or not (ours and cell.get("cell_type") == "raw"):
-            kept.append(cell)
-    notebook["cells"] = kept
-    return found
+        is_ours = _mapping(_mapping(cell, "metadata"), _MARK).get("snapshot")
+        if others or not (is_ours and cell.get("cell_type") == "raw"):
+            cells.append(cell)
+    notebook["cells"] = cells
+    return count
 
 
 def decode_notebook(data: bytes, where: str) -> NotebookNode:
@@ -134,7 +117,6 @@ def _is_cell(cell: Any) -> bool:
 
 
 def encode_notebook(notebook: NotebookNode) -> bytes:
-    """Return a notebook as Jupyter writes it."""
     import nbformat
 
     text: str = nbformat.writes(notebook, version=nbformat.NO_CONVERT)  # type: ignore[no-untyped-call]
@@ -142,7 +124,6 @@ def encode_notebook(notebook: NotebookNode) -> bytes:
 
 
 def _with(mime: str, data: bytes) -> Any:
-    """Return the notebook in `data`, or whatever JSON that is, if it names `mime`; else None."""
     if mime.encode() not in data:  # most do not, and reading a large one takes a while
         return None
     try:
@@ -171,15 +152,17 @@ def _cells(notebook: Any) -> list[Any]:
 
 
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:
-    """Return what `value` has under `key`; empty where either is no mapping: others have written it."""
+    """Return what `value` has under `key`; empty where either is no mapping, since others have written it."""
     found = value.get(key) if isinstance(value, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
-def _decode(text: Any) -> bytes:
-    try:
-        return base64.b64decode("".join(text), validate=True)
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise CorruptSnapshot(
-            "a snapshot in this notebook is not base64", next_step="nbcache detach, and attach it again"
-        ) from error
+def _decode(texts: Iterable[Any]) -> tuple[list[bytes], list[CorruptSnapshot]]:
+    what, next_step = "a snapshot in this notebook is not base64", "nbcache detach, and attach it again"
+    snapshots, problems = [], []
+    for text in texts:
+        try:
+            snapshots.append(base64.b64decode("".join(text), validate=True))
+        except (ValueError, TypeError):
+            problems.append(CorruptSnapshot(what, next_step=next_step))
+    return snapshots, problems

@@ -9,17 +9,16 @@ Keys of the store, below these prefixes, which are no others' (a kernel's local 
 A name is one part of a key: what is not of `a-z 0-9 -` stands as `_` and two hexadecimal digits for each byte
 of its UTF-8, so `team/gpt` as `team_2fgpt`.
 
-A name may have several versions at once. Readers take all, each judged on its own. A writer merges those that
-are its own, puts artifacts that are not there, then its version, and deletes those that it has merged: no
-writer loses what another has written, and none waits. Everybody else's version is left beside, trusted or
-not: nobody signs for others, and nobody can keep others from a name.
+A name may have several versions at once. Readers take all, and judge each on its own. A writer merges its own
+versions, puts the missing artifacts, then its version, and deletes those that it has merged: no writer loses
+what another has written, and none waits. The versions of others stay, trusted or not: nobody signs for
+others, and nobody can keep others from a name.
 
-Artifacts that no version names are removed by `collect_garbage` in two runs: the first marks them,
-one that comes later than a grace removes them. A writer takes away the marks of all that it names, before
-it looks what is there and again once its version is, and then puts what has gone meanwhile. So an artifact
-that is named can be lost only if that halts, between looking at a mark and deleting, for as long as a
-writer takes for all of that; and what is lost, in this way or because a server evicts it, the next snapshot
-of who has it puts again. A version of which an artifact is gone is refused whole.
+`collect_garbage` removes artifacts that no version names in two runs: the first marks them, one after a grace
+removes them. A writer removes the marks of all that it names, before it looks for artifacts and again once
+its version is written, and then puts what has gone meanwhile. So a named artifact can be lost only if the
+collector halts, between looking at a mark and deleting, for as long as a writer takes for all of that. The
+next snapshot of somebody who has a lost artifact puts it again. A version that lacks an artifact is refused.
 """
 
 from __future__ import annotations
@@ -57,11 +56,10 @@ from nbcache.snapshots.file import (
     refused,
 )
 from nbcache.snapshots.verify import Received, is_own, is_vouched, packed_bytes, read_manifest, told, without
-from nbcache.stores.base import Store, batches
+from nbcache.stores.base import Store, batches, read_batches
 from nbcache.stores.open import open_store
 
 _SNAPSHOTS = "snapshot/"
-"""The prefix of named snapshots."""
 _LONGEST, _LONGEST_PART = 100, 200
 """Characters of a name, and of the part of a key that stands for it: filesystems bound that."""
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
@@ -69,16 +67,12 @@ _ENCODED = re.compile(r"(?:[a-z0-9-]|_[0-9a-f]{2})+", re.ASCII)
 _FILES = (".nbcache", ".ipynb")
 _ARTIFACT, _DOOMED = "artifact/", "doomed/"
 _CONNECT_SECONDS, _SECONDS = 2.0, 20.0
-"""For a person who waits for megabytes, and not for a cell."""
 _BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
-"""The most that one round trip asks for."""
 _BATCH_VERSIONS = 16
 _VERSIONS_BYTES = 1 << 28
-"""Bytes of versions, without their artifacts, that are held at once."""
 _LISTINGS = 5
-"""Listings of versions at most, when some are replaced between listing and reading."""
+"""A writer may replace versions between listing and reading."""
 _ATTEMPTS = 3
-"""Attempts to merge a snapshot whose artifacts go meanwhile."""
 GRACE_SECONDS = 3600.0
 """Seconds from a mark to the removal: longer than any writer takes."""
 _AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
@@ -94,13 +88,9 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Version:
     name: str
-    """Empty where the key's is none."""
     key: str
-    """The store's key."""
     received: Received | None
-    """The version; None where it cannot be used."""
     problem: NbcacheError | None
-    """Why it cannot be used."""
 
     @property
     def created(self) -> float:
@@ -113,16 +103,13 @@ class Collected:
 
     removed: int = 0
     waiting: int = 0
-    """Marked artifacts."""
     due: float | None = None
-    """Unix seconds from which on the first of these may go; None where none is marked."""
     problems: tuple[NbcacheError, ...] = ()
-    """Why nothing was removed: versions whose artifacts cannot be told."""
+    """Unreadable versions: while their artifacts are unknown, nothing is removed."""
 
 
 @contextmanager
 def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
-    """Open the store at a URL for what people wait for, and close it again; ConfigError as `open_store`."""
     with closing(open_store(url, connect_timeout=_CONNECT_SECONDS, timeout=_SECONDS)) as store:
         yield NamedSnapshots(store, keyring)
 
@@ -133,12 +120,10 @@ class NamedSnapshots:
     def __init__(self, store: Store, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
         self.store = store
         self.name = store.name
-        """The store's name; holds no secret."""
         self._keyring = keyring
         self._clock = clock
 
     def where(self, name: str) -> str:
-        """Return what to call a snapshot in messages: its place, without secrets."""
         return f"{self.name}#{name}"
 
     def versions(self, name: str | None = None) -> list[Version]:
@@ -148,12 +133,12 @@ class NamedSnapshots:
         return sorted(found, key=lambda version: (version.name, version.created, version.key))
 
     def read_all(self, name: str) -> tuple[list[Received], list[NbcacheError]]:
-        """Return the versions of a name that are whole, with their artifacts; and what is wrong with others.
+        """Return the whole versions of a name, with their artifacts, and what is wrong with others.
 
-        Signatures are checked before artifacts are fetched; who signed is not judged here. SnapshotError
-        where there is no version, whole or not.
+        Signatures are checked before artifacts are fetched; the policy does not judge here. SnapshotError
+        without any version.
         """
-        # Again, where there is none: a listing may miss a version, and the one that absorbed it meanwhile.
+        # A listing may miss a version, and the one that absorbed it meanwhile.
         versions = self.versions(name) or self.versions(name)
         if not versions:
             raise self._absent(name)
@@ -193,40 +178,39 @@ class NamedSnapshots:
         keys = list(self.store.keys(_prefix_of(name)))
         if not keys:
             raise self._absent(name)
-        remaining = 0
-        if not all_signers:
-            values = self._values_below(_prefix_of(name))[0]
-            own = [key for key, value in values.items() if self._is_own(value)]
-            if not own:
-                raise SnapshotError(
-                    f"no version of this name is yours: {len(keys)} of others or damaged",
-                    where=self.where(name),
-                    next_step="--all-signers removes those of others as well",
-                )
-            keys, remaining = own, len(keys) - len(own)
-        for key in keys:
+        doomed = keys if all_signers else self._own_keys(name)
+        if not doomed:
+            raise SnapshotError(
+                f"no version of this name is yours: {len(keys)} of others or damaged",
+                where=self.where(name),
+                next_step="--all-signers removes those of others as well",
+            )
+        for key in doomed:
             self.store.delete(key)
-        return len(keys), remaining
+        return len(doomed), len(keys) - len(doomed)
 
-    def _is_own(self, value: bytes) -> bool:
-        """Return whether the user has signed a version, which may be damaged."""
-        try:
-            return any(is_own(version, self._keyring) for version in decode_file(value).versions)
-        except FormatError:
-            return False
+    def _own_keys(self, name: str) -> list[str]:
+        own = []
+        for key, value in self._values_below(_prefix_of(name))[0].items():
+            with suppress(FormatError):
+                if any(is_own(version, self._keyring) for version in decode_file(value).versions):
+                    own.append(key)
+        return own
 
     # --- writing ----------------------------------------------------------------------------------
 
     def _write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
         versions = self.versions(name)
-        own = {
-            version.key: version.received
-            for version in versions
-            if version.received and version.received.is_own
-        }
-        lost = {key: self._find_gone(received) for key, received in own.items()}
-        earlier = [without(received, lost[key]) if lost[key] else received for key, received in own.items()]
-        gone = set().union(*lost.values())
+        own: dict[str, Received] = {}
+        gone: set[str] = set()
+        for version in versions:
+            if (received := version.received) is not None and received.is_own:
+                contents = received.snapshot.contents
+                there = self._present(packed.packed_digest for packed in contents.values())
+                lost = {digest for digest, packed in contents.items() if packed.packed_digest not in there}
+                own[version.key] = without(received, lost) if lost else received
+                gone |= lost
+        earlier = list(own.values())
         draft, changed = merge_into_existing(earlier, build, origin, self._keyring, anew=bool(gone))
         if packed_bytes(draft.snapshot) > MAX_SNAPSHOT_BYTES:
             raise SnapshotError(
@@ -245,19 +229,12 @@ class NamedSnapshots:
         missing = len(gone - draft.snapshot.contents.keys())
         return Taken(self.where(name), draft, b"", changed, missing, len(versions) - len(own))
 
-    def _find_gone(self, received: Received) -> set[str]:
-        """Return the digests of contents that a version names, and that are gone."""
-        contents = received.snapshot.contents
-        there = self._present(each.packed_digest for each in contents.values())
-        return {digest for digest, each in contents.items() if each.packed_digest not in there}
-
     def _put_missing(self, draft: Draft, name: str) -> None:
         """Put those artifacts of a snapshot that are not there; MissingArtifact where one was until now."""
         contents = draft.snapshot.contents
         needed = {each.packed_digest: digest for digest, each in contents.items()}
-        for batch in batches(needed, _BATCH_KEYS):
-            for mark in self.store.present(_DOOMED + digest for digest in batch):
-                self.store.delete(mark)
+        for mark in self.store.present(_DOOMED + digest for digest in needed):
+            self.store.delete(mark)
         gone = needed.keys() - self._present(needed)
         if any(needed[digest] not in draft.packed for digest in gone):
             raise self._missing(len(gone), len(needed), self.where(name))
@@ -265,11 +242,8 @@ class NamedSnapshots:
             self.store.put(_ARTIFACT + packed_digest, draft.packed[needed[packed_digest]])
 
     def _present(self, packed_digests: Iterable[str]) -> set[str]:
-        found: set[str] = set()
-        for batch in batches(packed_digests, _BATCH_KEYS):
-            keys = self.store.present(_ARTIFACT + digest for digest in batch)
-            found |= {key.removeprefix(_ARTIFACT) for key in keys}
-        return found
+        there = self.store.present(_ARTIFACT + digest for digest in packed_digests)
+        return {key.removeprefix(_ARTIFACT) for key in there}
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -279,9 +253,11 @@ class NamedSnapshots:
         for _ in range(_LISTINGS):
             listed = set(self.store.keys(prefix))
             values = {}
-            for batch in batches(listed, _BATCH_VERSIONS):
-                values |= self.store.get_many(batch)
-                if sum(map(len, values.values())) > _VERSIONS_BYTES:
+            length = 0
+            for key, value in read_batches(self.store, listed, _BATCH_VERSIONS):
+                values[key] = value
+                length += len(value)
+                if length > _VERSIONS_BYTES:
                     raise StoreError(
                         f"what snapshots hold is described in more than {_VERSIONS_BYTES:,} bytes",
                         where=self.store.name,
@@ -294,8 +270,9 @@ class NamedSnapshots:
     def _version(self, key: str, value: bytes) -> Version:
         name = _name_of(key)
         try:
-            if name is None or sha256(value) != key.rpartition("/")[2]:
-                raise refused("its manifest does not have the digest that it is named by")
+            _check_digest(key, value)
+            if name is None:
+                raise refused("it has no name that a snapshot can have")
             return Version(name, key, read_manifest(value, self._keyring, where=self.where(name)), None)
         except (FormatError, BadSignature) as error:
             return Version(name or "", key, None, self._with_place(error, key))
@@ -306,20 +283,21 @@ class NamedSnapshots:
         if sum(sizes.values()) > MAX_SNAPSHOT_BYTES or len(sizes) > MAX_ARTIFACTS:
             raise refused("its artifacts are longer, or more, than a snapshot's may be", received.where)
         frames: dict[str, bytes] = {}
-        damaged = 0
+        damaged: list[str] = []
         for batch in _by_size(sizes):
             for key, value in self.store.get_many(_ARTIFACT + digest for digest in batch).items():
                 digest = key.removeprefix(_ARTIFACT)
                 if sha256(value) == digest:
                     frames[digest] = value
-                    continue
-                damaged += 1
-                with suppress(StoreError):
-                    self.store.delete(key)
+                else:
+                    damaged.append(key)
         if damaged:
+            with suppress(StoreError):
+                for key in damaged:
+                    self.store.delete(key)
             raise CorruptSnapshot(
-                f"the snapshot is refused whole: {damaged} of its artifacts in the store were not what their "
-                "names say, and are removed",
+                f"the snapshot is refused whole: {len(damaged)} of its artifacts in the store were not what "
+                "their names say, and are removed",
                 where=received.where,
                 next_step=_AGAIN,
             )
@@ -343,7 +321,6 @@ class NamedSnapshots:
         )
 
     def _with_place(self, error: NbcacheError, key: str) -> NbcacheError:
-        """Return what is wrong with a version, with its place and what to do there."""
         name = _name_of(key)
         error.where = self.where(name or key)
         if not isinstance(error, UnsupportedVersion):
@@ -355,8 +332,8 @@ class NamedSnapshots:
     def collect_garbage(self, grace: float = GRACE_SECONDS) -> Collected:
         """Mark the artifacts that no snapshot names; remove those that were marked `grace` seconds ago.
 
-        Removes nothing while a version cannot be read: what it names is not known then. ConfigError where
-        the store is a kernel's local one, whose artifacts are named in another way.
+        Nothing is removed while a version cannot be read, since its artifacts are unknown. ConfigError for a
+        kernel's local store, which names artifacts in another way.
         """
         if next(iter(self.store.keys("ref/")), None) is not None:
             raise ConfigError(
@@ -399,12 +376,11 @@ class NamedSnapshots:
 
     def _marks(self, digests: Iterable[str]) -> dict[str, float]:
         """Return since when artifacts are marked, in Unix seconds; what is no number is as new as can be."""
-        found: dict[str, float] = {}
-        for batch in batches(digests, _BATCH_KEYS):
-            for key, value in self.store.get_many(_DOOMED + digest for digest in batch).items():
-                match = re.fullmatch(rb"\d{1,15}(\.\d+)?", value)
-                found[key.removeprefix(_DOOMED)] = float(value) if match else float("inf")
-        return found
+        marks: dict[str, float] = {}
+        for key, value in read_batches(self.store, map(_DOOMED.__add__, digests), _BATCH_KEYS):
+            match = re.fullmatch(rb"\d{1,15}(\.\d+)?", value)
+            marks[key.removeprefix(_DOOMED)] = float(value) if match else float("inf")
+        return marks
 
     def _read_names(self) -> tuple[set[str], list[NbcacheError]]:
         """Return the artifacts that versions name, whoever signed them, and what is wrong with versions."""
@@ -413,8 +389,7 @@ class NamedSnapshots:
         problems: list[NbcacheError] = []
         for key, value in values.items():
             try:
-                if sha256(value) != key.rpartition("/")[2]:
-                    raise refused("its manifest does not have the digest that it is named by")
+                _check_digest(key, value)
                 for version in decode_file(value).versions:
                     contents = decode_snapshot(version.manifest).contents
                     named.update(each.packed_digest for each in contents.values())
@@ -431,8 +406,12 @@ class NamedSnapshots:
         return named, problems
 
 
+def _check_digest(key: str, value: bytes) -> None:
+    if sha256(value) != key.rpartition("/")[2]:
+        raise refused("its manifest does not have the digest that it is named by")
+
+
 def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Yield digests in batches that a round trip can bring."""
     batch: list[str] = []
     length = 0
     for digest, size in sizes.items():

@@ -31,34 +31,30 @@ from nbcache.snapshots.verify import Received, judged_file
 
 MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
 _SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
-"""The longest silence of a server, and the longest download."""
 _CHUNK_BYTES = 1 << 20
 _MOST_FILES = 100
-"""Files of a folder among which one that was renamed is looked for."""
 
 
 def beside(notebook: Path) -> Path:
-    """Return where the snapshot of a notebook lies: beside it, under its name."""
     return notebook.with_suffix(".nbcache")
 
 
 Versions: TypeAlias = tuple[list[Received], list[NbcacheError]]
-"""Versions of snapshots that are whole, each once, whoever signed them; and what is wrong with others."""
+"""Whole versions of snapshots, each once, whoever signed them; and what is wrong with others."""
 
 
 def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
     """Return the versions of the snapshots at `source`: a file, a notebook, a URL, a name in a store.
 
-    A notebook's are those that it carries, and the one beside it. NbcacheError where there is nothing. Of one
-    in a store the signature is checked before anything else of it is fetched.
+    A notebook's are those that it carries, and the one beside it. NbcacheError where there is nothing. In a
+    store, the signature is checked before anything else of a version is fetched.
     """
-    if isinstance(source, str):
-        if source.startswith(("https://", "http://")):
-            return _judge_files([(_fetch(source), redacted(source))], keyring)
-        if (named := place(source)) is not None:
-            with opened(named.url, keyring) as snapshots:
-                return snapshots.read_all(named.name)
-    path = _path(os.fspath(source))
+    path = _located(source)
+    if isinstance(path, str):
+        return _judge_files([(_fetch(path), redacted(path))], keyring)
+    if isinstance(path, Place):
+        with opened(path.url, keyring) as snapshots:
+            return snapshots.read_all(path.name)
     if path.suffix != ".ipynb":
         return _judge_files([(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], keyring)
     unsaved = not path.exists() and beside(path).exists()
@@ -73,7 +69,6 @@ def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
 
 
 def _judge_files(files: Sequence[tuple[bytes, str]], keyring: Keyring) -> Versions:
-    """Return the versions in files, which are given with their places in words."""
     found: dict[str, Received] = {}
     problems: list[NbcacheError] = []
     for data, where in files:
@@ -88,17 +83,14 @@ def _judge_files(files: Sequence[tuple[bytes, str]], keyring: Keyring) -> Versio
 
 
 def destination(dest: str | os.PathLike[str]) -> Path | Place:
-    """Return where a snapshot is to be written: a file, or a name in a store, else ConfigError."""
-    if isinstance(dest, str):
-        if dest.startswith(("https://", "http://")):
-            raise ConfigError(
-                "a snapshot cannot be put at a web address",
-                where=redacted(dest),
-                next_step="name a file, or URL#NAME in a store, as in redis://host/0#team/gpt",
-            )
-        if (named := place(dest)) is not None:
-            return named
-    return _path(os.fspath(dest))
+    target = _located(dest)
+    if isinstance(target, str):
+        raise ConfigError(
+            "a snapshot cannot be put at a web address",
+            where=redacted(target),
+            next_step="name a file, or URL#NAME in a store, as in redis://host/0#team/gpt",
+        )
+    return target
 
 
 def write(
@@ -125,12 +117,12 @@ def write(
 def of_notebook(notebook: Path, data: bytes, keyring: Keyring) -> Versions:
     """Return the versions in a notebook's bytes, and in the file beside it or named by an output."""
     inside, broken = in_notebook.carried(data)
-    found = [(each, str(notebook)) for each in inside]
+    files = [(snapshot, str(notebook)) for snapshot in inside]
     problems: list[NbcacheError] = [*broken]
     near = beside(notebook)
     if near.exists():
         try:
-            found.append((read(near, max_bytes=MAX_SNAPSHOT_BYTES), str(near)))
+            files.append((read(near, max_bytes=MAX_SNAPSHOT_BYTES), str(near)))
         except NbcacheError as error:
             problems.append(error)
     elif wanted := in_notebook.referred(data):
@@ -140,20 +132,24 @@ def of_notebook(notebook: Path, data: bytes, keyring: Keyring) -> Versions:
                 content = read(file, max_bytes=left)
                 left -= len(content)
                 if sha256(content) in wanted:
-                    found.append((content, str(file)))
-    whole, wrong = _judge_files(found, keyring)
+                    files.append((content, str(file)))
+    whole, wrong = _judge_files(files, keyring)
     return whole, problems + wrong
 
 
-def _path(text: str) -> Path:
+def _located(source: str | os.PathLike[str]) -> str | Place | Path:
+    if isinstance(source, str):
+        if source.startswith(("https://", "http://")):
+            return source
+        if (named := place(source)) is not None:
+            return named
     try:
-        return Path(text).expanduser()
+        return Path(source).expanduser()
     except RuntimeError as error:  # `~somebody` who is nobody here
-        raise SnapshotError(f"the path cannot be used: {error}", where=text) from error
+        raise SnapshotError(f"the path cannot be used: {error}", where=os.fspath(source)) from error
 
 
 def origin(notebook: str, settings: Settings) -> Origin:
-    """Return what a snapshot that is taken now says of where it comes from."""
     user = host = ""
     if settings.tell_origin:
         host = platform.node()
@@ -197,4 +193,3 @@ def _download(url: str, deadline: float) -> bytes:
 
 
 _LONGEST_REASON = 200
-"""Characters of what a server says that an error quotes."""

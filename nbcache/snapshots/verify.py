@@ -28,13 +28,10 @@ class Received:
 
     snapshot: Snapshot
     where: str
-    """Its place in words: a path, a URL without secrets, `URL#NAME` of one in a store."""
     signer: str = ""
-    """Fingerprint of the key that signed it; empty where nobody did."""
     standing: Standing | None = None
-    """The signer's relation to this user; None where nobody signed."""
     version: str = ""
-    """Digest of its manifest and signature: what tells it from other versions."""
+    """Digest of its manifest and signature."""
     _packed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
@@ -65,7 +62,7 @@ class Received:
         return self._packed
 
     def unpack_all(self, policy: Policy) -> None:
-        """As `unlock`, and check every content against its digest: CorruptSnapshot where one is another."""
+        """Check all contents against their digests; CorruptSnapshot, or TrustError as `unlock`."""
         packed = self.unlock(policy)
         for digest, each in self.snapshot.contents.items():
             try:
@@ -128,7 +125,6 @@ def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
 
 
 def packed_bytes(snapshot: Snapshot) -> int:
-    """Return the bytes of a snapshot's artifacts, compressed."""
     return sum(packed.packed_size for packed in snapshot.contents.values())
 
 
@@ -152,7 +148,6 @@ def selected(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> Snap
 
 @contextmanager
 def told(where: str) -> Iterator[None]:
-    """Add the place to errors of a snapshot."""
     try:
         yield
     except CorruptEntry as error:
@@ -163,7 +158,6 @@ def told(where: str) -> Iterator[None]:
 
 
 def _signer(version: Signed, keyring: Keyring) -> tuple[str, Standing | None]:
-    """Return who signed a version, and who they are to this user; raises what is wrong with the signature."""
     if version.signature is None:
         return "", None
     signer = Signature.signer(version.signature, Purpose.SNAPSHOT, version.manifest)
@@ -173,7 +167,6 @@ def _signer(version: Signed, keyring: Keyring) -> tuple[str, Standing | None]:
 def _read(
     version: Signed, where: str, signer: str, standing: Standing | None, most_of_strangers: int
 ) -> Received:
-    """Return what a version's manifest says, without artifacts; raises what is wrong with it."""
     size = len(version.manifest)
     if is_vouched(standing):
         if size > _MAX_MANIFEST_BYTES:
@@ -192,7 +185,6 @@ def _read(
 
 
 def is_own(version: Signed, keyring: Keyring) -> bool:
-    """Return whether the user has signed a version, whatever else is wrong with it."""
     try:
         return _signer(version, keyring)[1] is Standing.OWN
     except (TrustError, FormatError):
@@ -200,12 +192,10 @@ def is_own(version: Signed, keyring: Keyring) -> bool:
 
 
 def is_vouched(standing: Standing | None) -> bool:
-    """Return whether a signer is the user, or trusted."""
     return standing in (Standing.OWN, Standing.TRUSTED)
 
 
 def check(snapshot: Snapshot) -> None:
-    """Raise CorruptSnapshot unless what the manifest says is within bounds."""
     if len(snapshot.manifests) > MAX_ENVIRONMENTS or any(
         max(len(manifest.artifacts), len(manifest.graphs)) > MAX_MANIFEST_ARTIFACTS
         for manifest in snapshot.manifests
@@ -216,13 +206,3 @@ def check(snapshot: Snapshot) -> None:
     for digest, expected in snapshot.contents.items():
         if is_bomb(expected.size, expected.packed_size):
             raise refused(f"the artifact {digest[:16]} would be more than {MAX_RATIO} times its bytes")
-
-
-def check_packed(snapshot: Snapshot, packed: Mapping[str, bytes]) -> None:
-    """Raise CorruptSnapshot unless `packed`, by digest of the content, is what the manifest says."""
-    if snapshot.contents.keys() != packed.keys():
-        raise refused("it holds other artifacts than its manifest names")
-    for digest, expected in snapshot.contents.items():
-        frame = packed[digest]
-        if (len(frame), sha256(frame)) != (expected.packed_size, expected.packed_digest):
-            raise refused(f"the artifact {digest[:16]} is not what the manifest says")

@@ -211,19 +211,6 @@ def test_what_the_store_has_lost_is_named_and_left_out(ada: Somebody) -> None:
     the_version(signed(draft, ada.keyring), ada.keyring, where="")
 
 
-def test_only_what_is_new_is_read_and_compressed(ada: Somebody) -> None:
-    before = ada.snapshot()
-    for digest in before.packed:
-        ada.store.delete(f"artifact/{digest}")
-    manifest = ada.put([*CONTENTS, b"new"])
-    for digest in before.packed:
-        ada.store.delete(f"artifact/{digest}")
-    draft = build_snapshot(ada.artifacts, manifest, ORIGIN, before.snapshot.contents)
-    assert draft.missing == ()
-    assert draft.packed.keys() == {sha256(b"new")}
-    assert draft.snapshot.contents.items() >= before.snapshot.contents.items()
-
-
 # --- merging ------------------------------------------------------------------------------------
 
 
