@@ -157,7 +157,7 @@ class ArtifactStore:
 
     def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
         """Return the union of what kernels saved for `notebook` here and may be used."""
-        saved = newest_first(self._read_manifests(environment, notebook).values())
+        saved = newest_first(self.manifests(notebook, environment).values())
         return union(environment, notebook, map(self.admitted, saved)) if saved else None
 
     def everything(self, environment: Environment) -> Manifest:
@@ -172,7 +172,7 @@ class ArtifactStore:
         FormatError where a reference's field is out of range.
         """
         environment, notebook = manifest.environment, manifest.notebook
-        saved = self._read_manifests(environment, notebook)
+        saved = self.manifests(notebook, environment)
         merged = union(environment, notebook, [manifest, *newest_first(saved.values())])
         content = encode_manifest(merged)
         name = _manifest_prefix(environment, notebook) + keys.sha256(content)
@@ -205,10 +205,18 @@ class ArtifactStore:
     def manifests(
         self, notebook: str | None = None, environment: Environment | None = None
     ) -> dict[str, Manifest]:
+        """Return the manifests of all notebooks and environments, or of the given ones, by key."""
         prefix = _MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/"
+        if notebook is not None and environment is not None:
+            prefix = _manifest_prefix(environment, notebook)
         wanted = None if notebook is None else notebook_digest(notebook)
-        listed = [key for key in self.store.keys(prefix) if wanted in (None, *key.split("/")[2:3])]
-        return self._decode_all(self.store.get_many(listed), _manifest_of)
+        entries: Mapping[str, bytes] = {}
+        for _ in range(_LISTINGS):
+            listed = {key for key in self.store.keys(prefix) if wanted in (None, *key.split("/")[2:3])}
+            entries = self.store.get_many(listed)
+            if entries.keys() == listed:
+                break  # else another kernel absorbed some into a manifest that is not in this listing
+        return self._decode_all(entries, _manifest_of)
 
     def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
         """Remove these manifests and references, and artifacts without any; return how many of the last."""
@@ -289,23 +297,6 @@ class ArtifactStore:
     def _read_content(self, entry: bytes, digest: str) -> bytes | None:
         return self._decode(_ARTIFACT + digest, entry, partial(decode_entry, digest=digest))
 
-    def _read_manifests(self, environment: Environment, notebook: str) -> dict[str, Manifest]:
-        prefix = _manifest_prefix(environment, notebook)
-
-        def decode(key: str, entry: bytes) -> Manifest:
-            manifest = _manifest_of(key, entry)
-            if (manifest.environment, manifest.notebook) != (environment, notebook):
-                raise CorruptEntry("a manifest is of another environment or notebook than its key says")
-            return manifest
-
-        entries: Mapping[str, bytes] = {}
-        for _ in range(_LISTINGS):
-            listed = set(self.store.keys(prefix))
-            entries = self.store.get_many(listed)
-            if entries.keys() == listed:
-                break  # else another kernel absorbed some into a manifest that is not in this listing
-        return self._decode_all(entries, decode)
-
     def _decode_all(self, entries: Mapping[str, bytes], decode: Callable[[str, bytes], _T]) -> dict[str, _T]:
         decoded = {key: self._decode(key, entry, partial(decode, key)) for key, entry in entries.items()}
         return {key: value for key, value in decoded.items() if value is not None}
@@ -338,7 +329,10 @@ def _ref_prefix(environment_digest: str, type: str, key: str) -> str:
 
 
 def _manifest_of(key: str, entry: bytes) -> Manifest:
-    return decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
+    manifest = decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
+    if not key.startswith(_manifest_prefix(manifest.environment, manifest.notebook)):
+        raise CorruptEntry("a manifest is of another environment or notebook than its key says")
+    return manifest
 
 
 def _manifest_prefix(environment: Environment, notebook: str) -> str:

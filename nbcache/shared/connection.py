@@ -1,6 +1,6 @@
 """A store that others run, as one kernel uses it: what it reads, and what it has written in the background.
 
-A store that fails is left alone for a while (`CircuitBreaker`), and what was to be written meanwhile waits.
+A store that fails is left alone for a while, and what was to be written meanwhile waits.
 """
 
 from __future__ import annotations

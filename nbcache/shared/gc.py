@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from nbcache.artifacts.encoding import decode_manifest, unpack
 from nbcache.artifacts.provenance import Statement
 from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError
 from nbcache.shared.layout import LIVE, NOTEBOOK, PUBLISHERS, decode_shared, slot_of
-from nbcache.stores.base import Store, batches
+from nbcache.stores.base import Store, read_batches
 
 MAX_AGE_SECONDS = 30 * 86400.0
 _FRESH_SECONDS = 86400.0
@@ -37,7 +37,7 @@ def remove_unused(
     named: set[str] = set()
     old: list[str] = []
     problems: list[NbcacheError] = []
-    for key, value in _values(store, store.keys(NOTEBOOK)):
+    for key, value in read_batches(store, store.keys(NOTEBOOK), _BATCH):
         try:
             used = set(_slots_in_use(value, since=now - max_age))
         except CorruptEntry:  # it names nothing to anybody
@@ -52,7 +52,7 @@ def remove_unused(
     if problems:
         return Removed(kept=len(listed), problems=tuple(problems))
     removed = 0
-    for key, value in _values(store, [each for each in listed if each not in named]):
+    for key, value in read_batches(store, [key for key in listed if key not in named], _BATCH):
         if _newest_time(value) < now - min(max_age, _FRESH_SECONDS):
             store.delete(key)
             removed += 1
@@ -63,11 +63,6 @@ def remove_unused(
         if key.removeprefix(PUBLISHERS) not in left:
             store.delete(key)
     return Removed(removed, len(listed) - removed, len(old))
-
-
-def _values(store: Store, listed: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    for batch in batches(listed, _BATCH):
-        yield from store.get_many(batch).items()
 
 
 def _slots_in_use(value: bytes, *, since: float) -> Iterator[str]:

@@ -383,11 +383,6 @@ def said_of(**changes: object) -> str:
         b"[]",
         b"{}",
         b"[" * 10_000,
-        b'{"user": "ada", "host": "engine", "since": NaN}',
-        b'{"user": "ada", "host": "engine", "since": 1e999}',
-        b'{"user": "ada", "host": "engine", "since": 1' + b"0" * 400 + b"}",
-        b'{"user": "ada", "host": "engine", "since": -1}',
-        b'{"user": 1, "host": "engine", "since": 1}',
         *(
             json.dumps({"said": said, "signature": "signed"}).encode()
             for said in (

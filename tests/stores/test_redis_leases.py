@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ from support.redis_servers import (
     limited_user,
     wait_until,
 )
-from support.testing import at_once
 
 pytestmark = pytest.mark.faults
 
@@ -91,16 +88,6 @@ def test_a_lease_ends_by_itself_and_who_held_it_does_not_disturb_the_next(
     assert redis_leases.claim(NAME, b"ada", 60).holder == b"bob"
 
 
-def test_a_lease_that_the_server_has_lost_is_lost_and_can_be_claimed(
-    redis_server: RedisServer, redis_leases: RedisLeases
-) -> None:
-    with redis_server.client() as client:
-        for lose in (client.flushall, lambda: client.delete(KEY), lambda: client.pexpire(KEY, 0)):
-            lease = claimed(redis_leases)
-            lose()
-            assert is_lost(redis_leases, lease)
-
-
 def test_a_name_that_is_no_key_is_refused_before_redis_is_asked() -> None:
     with leasing(f"redis://{HOST}:{free_port()}") as found:
         for name in ("", "../a", "A", "a b"):
@@ -125,22 +112,6 @@ def test_a_holder_that_lets_go_meanwhile_is_nobody(
     monkeypatch.setattr(redis.Redis, "get", get_late)
     claim = redis_leases.claim(NAME, b"bob", 60)
     assert (claim.lease, claim.holder) == (None, None)
-
-
-# --- many at once ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("own_stores", [False, True], ids=["one store", "a store each"])
-def test_of_20_threads_one_gets_it_and_the_others_hear_who(
-    redis_server: RedisServer, own_stores: bool
-) -> None:
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(leasing(redis_server.url)) for _ in range(20 if own_stores else 1)]
-        holders = [b"%d" % number for number in range(20)]
-        ways = itertools.cycle(found)
-        claims = at_once(partial(next(ways).claim, NAME, holder, 60) for holder in holders)
-    (lease,) = (claim.lease for claim in claims if claim.lease)
-    assert [claim.holder for claim in claims if claim.lease is None] == [lease.token[16:]] * 19
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -262,28 +233,6 @@ def test_on_a_cluster(redis_cluster: RedisCluster) -> None:
         leases = [claimed(found, f"graph/{number}") for number in range(20)]
         assert all(node.client().dbsize() for node in redis_cluster.nodes)
         assert all(found.release(lease) for lease in leases)
-
-
-@pytest.mark.parametrize("held", [True, False], ids=["held", "free"])
-def test_leases_are_held_and_claimed_while_a_cluster_moves_them(
-    redis_cluster: RedisCluster, held: bool
-) -> None:
-    with redis_cluster.nodes[0].client() as client:
-        slot = int(client.cluster("keyslot", KEY))
-    source = slot * 3 // 16384
-    target = (source + 1) % 3
-    with leasing(redis_cluster.url) as found:
-        lease = claimed(found) if held else None
-        redis_cluster.begin_move(slot, source, target)
-        try:
-            lease = lease or claimed(found)
-            assert found.holds(lease) and found.extend(lease, 60)
-            assert found.claim(NAME, b"bob", 60).lease is None
-        finally:
-            redis_cluster.end_move(slot, source, target)
-            redis_cluster.begin_move(slot, target, source)
-            redis_cluster.end_move(slot, target, source)
-        assert found.release(lease)
 
 
 def test_a_user_needs_no_more_rights_than_the_documentation_names(redis_server: RedisServer) -> None:

@@ -162,23 +162,6 @@ def test_get_many_is_one_round_trip(redis_server: RedisServer) -> None:
         assert proxy.connections == 1
 
 
-def test_get_many_on_a_cluster_is_one_round_trip_to_each_node(redis_cluster: RedisCluster) -> None:
-    with closing(patient(redis_cluster.url)) as store:
-        keys = [f"artifact/{number}" for number in range(60)]
-        for key in keys:
-            store.put(key, key.encode())
-        assert len(store.get_many(keys)) == 60
-        before = [node.client().info("commandstats") for node in redis_cluster.nodes]
-        assert len(store.get_many(keys)) == 60
-        after = [node.client().info("commandstats") for node in redis_cluster.nodes]
-        gets = [
-            late["cmdstat_get"]["calls"] - early["cmdstat_get"]["calls"]
-            for early, late in zip(before, after, strict=True)
-        ]
-        assert sum(gets) == 60
-        assert all(gets)
-
-
 # --- a Cluster ------------------------------------------------------------------------------------
 
 

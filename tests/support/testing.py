@@ -1,16 +1,4 @@
-"""What tests need: the contract of stores, a state machine, stores that fail, and a fake bridge.
-
-    from support.testing import StoreContract, store_state_machine
-
-    class TestMyStore(StoreContract):
-        @pytest.fixture
-        def store(self):
-            return MyStore(...)  # empty
-
-    TestMyStoreIsADict = store_state_machine(lambda: MyStore(...)).TestCase
-
-`tests/conftest.py` has pytest rewrite its assertions, so that values are seen where one fails.
-"""
+"""The contract of stores, a state machine, stores that fail, and a fake bridge."""
 
 from __future__ import annotations
 
@@ -32,18 +20,6 @@ if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine
 
     from nbcache.kernel.session import Session
-
-__all__ = [
-    "OPERATIONS",
-    "SECONDS",
-    "FailingStore",
-    "FakeBridge",
-    "StoreContract",
-    "at_once",
-    "flip_last_byte",
-    "store_state_machine",
-    "truncate",
-]
 
 OPERATIONS: dict[str, Callable[[Store], object]] = {
     "get": lambda store: store.get("artifact/a"),
@@ -95,12 +71,6 @@ class StoreContract:
         assert store.name
         assert not store.read_only, "the contract is for stores that can be written to"
 
-    def test_a_key_that_was_never_put_is_none(self, store: Store) -> None:
-        assert store.get("artifact/absent") is None
-        assert store.get_many(["artifact/absent", "absent"]) == {}
-        assert store.present(["artifact/absent", "absent"]) == set()
-        assert list(store.keys()) == []
-
     def test_any_bytes_come_back_as_they_were(self, store: Store) -> None:
         for number, value in enumerate([b"", b"\0", bytes(range(256)), b"\r\n", b"x" * 300_000]):
             store.put(f"artifact/{number}", value)
@@ -121,16 +91,6 @@ class StoreContract:
         assert store.present([]) == set()
         store.delete("artifact/a")
         assert store.present(wanted) == {"ref/x/b"}
-
-    def test_keys_are_listed_by_prefix_of_whole_parts(self, store: Store) -> None:
-        present = {"top", "artifact/a", "artifact/b", "ref/x/a", "ref/x/b", "ref/xy/a", "refs/x"}
-        for key in present:
-            store.put(key, key.encode())
-        assert sorted(store.keys()) == sorted(present)
-        assert sorted(store.keys("artifact/")) == ["artifact/a", "artifact/b"]
-        assert sorted(store.keys("ref/")) == ["ref/x/a", "ref/x/b", "ref/xy/a"]
-        assert sorted(store.keys("ref/x/")) == ["ref/x/a", "ref/x/b"]
-        assert list(store.keys("absent/")) == []
 
     def test_keys_may_be_deleted_while_they_are_listed(self, store: Store) -> None:
         for number in range(20):
@@ -305,26 +265,22 @@ class FakeBridge:
         self.size = 1000
         """Bytes of what it compiles; they do not compress."""
         self.folder: dict[str, bytes] = {}
-        """What a session has provided or it has compiled itself."""
         self.compiling: Callable[[str], object] = lambda key: None
         """Called with the key of each graph that it makes; may take time, and raise."""
         self._session: Session | None = None
         self._compiles = 0
 
     def install(self, session: Session) -> None:
-        """Begin to serve; the environment is known at once."""
         self._session = session
         session.cache.environment_ready(self.environment)
 
     def uninstall(self) -> None:
-        """Serve no more."""
         self._session = None
 
     def configure(self) -> None:
         """Follow no settings."""
 
     def clear(self) -> None:
-        """Empty the cache folder."""
         self.folder.clear()
 
     def disown(self) -> None:

@@ -92,7 +92,9 @@ class RedisStore:
         pattern = f"{beginning}{check_prefix(prefix)}*"
         keys: set[str] = set()  # SCAN may name a key twice, and so may two nodes while it moves
         with self._round_trip(_LISTING_FACTOR) as client:
-            for node in self._nodes(client):
+            with deadline(self.timeout):
+                nodes = self._nodes(client)
+            for node in nodes:
                 cursor = -1
                 while cursor:
                     try:
@@ -156,7 +158,9 @@ class RedisStore:
         """Yield the client; what is done with it ends by the deadline, and fails with StoreError alone."""
         try:
             with deadline(factor * self.timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
-                yield self._client()
+                with deadline(self.timeout):
+                    client = self._client()
+                yield client
         except Exception as error:  # what redis-py raises at garbage is not only its own errors
             # Nor may a traceback show what a server says.
             raise self._fault(error) from None
