@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
+from nbcache.artifacts.manifests import restricted
 from nbcache.artifacts.types import type_of
 from nbcache.core.cpu_levels import BASELINES, LABEL
 from nbcache.core.key import Difference, diff
-from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Manifest
+from nbcache.core.model import ArtifactRef, Environment, Manifest
 from nbcache.core.text import NOTHING, aligned, counted, one_line
 
 _FEATURES = "cpu.features"
@@ -61,34 +61,28 @@ def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None
     """
     baseline = here.values.get(LABEL)
     alike = [manifest for manifest in manifests if manifest.environment.values.get(LABEL) == baseline]
-    fits = [_fitting(manifest, here) for manifest in alike]
-    found = [each for each in fits if any(type_of(ref.type).is_useful_alone for ref in each.artifacts)]
-    return max(found, key=lambda each: (each.environment == here, len(each.artifacts)), default=None)
+    parts = [_fitting(manifest, here) for manifest in alike]
+    useful = [part for part in parts if any(type_of(ref.type).is_useful_alone for ref in part.artifacts)]
+    return max(useful, key=lambda part: (part.environment == here, len(part.artifacts)), default=None)
 
 
 def unfit_line(manifests: Sequence[Manifest], environment: Environment, cells: Collection[str]) -> str:
     """Return a line on the graphs of `cells`, or without cells of all, that do not fit here."""
     best = fitting(manifests, environment)
-    fits = {_identity(graph) for graph in best.graphs} if best else set()
+    fits = {graph.identity[:3] for graph in best.graphs} if best else set()
     labels: dict[str, None] = {}
     unfit = set()
     for manifest in manifests:
-        graphs = {_identity(graph) for graph in manifest.graphs if not cells or graph.cell in cells}
+        graphs = {graph.identity[:3] for graph in manifest.graphs if not cells or graph.cell in cells}
         if graphs - fits:
             unfit |= graphs - fits
-            labels |= dict.fromkeys(
-                one_line(difference.label, _LONGEST) for difference in differences(manifest, environment)
-            )
+            labels |= dict.fromkeys(_value(part.label) for part in differences(manifest, environment))
     if not unfit:
         return ""
     named = ", ".join([*labels][:_MOST_LABELS])
     why = f"{named} differ{'s' * (len(labels) == 1)}" if labels else "this kernel compiles for this CPU only"
     whose = " of unchanged cells" if cells else ""
     return f"{counted(len(unfit), 'graph')}{whose} not restored: {why} (nbcache inspect)"
-
-
-def _identity(graph: GraphSummary) -> tuple[str, str, Direction]:
-    return graph.cell, graph.function, graph.direction
 
 
 def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
@@ -131,12 +125,7 @@ def _fitting(manifest: Manifest, here: Environment) -> Manifest:
             bound = bound | {"cpu"}
         return not bound & differing
 
-    kept = {ref.digest for ref in manifest.artifacts if fits(ref)}
-    return replace(
-        manifest,
-        artifacts=tuple(ref for ref in manifest.artifacts if fits(ref)),
-        graphs=tuple(graph for graph in manifest.graphs if kept.issuperset(graph.artifacts)),
-    )
+    return restricted(manifest, filter(fits, manifest.artifacts))
 
 
 _REMEDIES = {

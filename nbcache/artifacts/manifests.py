@@ -42,8 +42,8 @@ def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]
     longest: dict[tuple[str, ...], GraphSummary] = {}
     for manifest in manifests:
         for ref in manifest.artifacts:
-            slot = ref.identity[:2] if type_of(ref.type).grows else ref.identity
-            newest[slot] = max(newest.get(slot, ref), ref, key=recency)
+            name = slot(ref)
+            newest[name] = max(newest.get(name, ref), ref, key=recency)
         for graph in manifest.graphs:
             other = longest.get(graph.identity, graph)
             components = max(other.components, graph.components)  # which a hit does not tell
@@ -57,6 +57,11 @@ def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]
     return Manifest(
         environment, notebook, tuple(ref for ref in newest.values() if ref in kept), tuple(graphs)
     )
+
+
+def slot(ref: ArtifactRef) -> tuple[str, ...]:
+    """Return what two references share that name one artifact, or an earlier state of it."""
+    return ref.identity[:2] if type_of(ref.type).grows else ref.identity
 
 
 def restricted(manifest: Manifest, refs: Iterable[ArtifactRef]) -> Manifest:
@@ -86,25 +91,20 @@ class Clearing:
 
 def clearing(manifests: Mapping[str, Manifest], notebook: str) -> Clearing:
     """Return what of the `manifests` of all notebooks, by key, is one notebook's alone."""
-    own = {key: each for key, each in manifests.items() if each.notebook == notebook}
-    elsewhere = {
-        _slot(manifest.environment.digest, ref)
-        for manifest in manifests.values()
-        if manifest.notebook != notebook
-        for ref in manifest.artifacts
-    }
-    refs = {
-        (each.environment.digest, *ref.identity): (each.environment.digest, ref)
-        for each in own.values()
-        for ref in each.artifacts
-    }
-    going = [pair for pair in refs.values() if _slot(*pair) not in elsewhere]
-    graphs = {(each.environment.digest, *graph.identity) for each in own.values() for graph in each.graphs}
+    own: list[str] = []
+    elsewhere: set[tuple[str, ...]] = set()
+    refs: dict[tuple[str, ...], tuple[str, ArtifactRef]] = {}
+    graphs: set[tuple[str, ...]] = set()
+    for key, manifest in manifests.items():
+        environment = manifest.environment.digest
+        if manifest.notebook != notebook:
+            elsewhere |= {(environment, *slot(ref)) for ref in manifest.artifacts}
+            continue
+        own.append(key)
+        refs |= {(environment, *ref.identity): (environment, ref) for ref in manifest.artifacts}
+        graphs |= {(environment, *graph.identity) for graph in manifest.graphs}
+    going = [
+        (environment, ref) for environment, ref in refs.values() if (environment, *slot(ref)) not in elsewhere
+    ]
     digests = {ref.digest for _, ref in going}
-    kept = len(refs) - len(going)
-    return Clearing(notebook, len(graphs), len(digests), kept, tuple(own), tuple(going))
-
-
-def _slot(environment_digest: str, ref: ArtifactRef) -> tuple[str, ...]:
-    identity = ref.identity[:2] if type_of(ref.type).grows else ref.identity
-    return (environment_digest, *identity)
+    return Clearing(notebook, len(graphs), len(digests), len(refs) - len(going), tuple(own), tuple(going))

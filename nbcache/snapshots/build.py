@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 
 from nbcache.artifacts.encoding import decode_snapshot, encode_snapshot, is_bomb
-from nbcache.artifacts.manifests import restricted, union
+from nbcache.artifacts.manifests import restricted, slot, union
 from nbcache.artifacts.provenance import Judge, Made, is_bound, made_by, signed_by, statement_of
 from nbcache.artifacts.store import ArtifactStore
-from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, NbcacheError, TrustError
 from nbcache.core.key import sha256
 from nbcache.core.model import ArtifactRef, Environment, Manifest, Packed, Snapshot, SnapshotTaken
@@ -281,7 +280,7 @@ def _absorbs(other: Received, one: Received) -> bool:
 
 def _slots(snapshot: Snapshot) -> set[tuple[str, ...]]:
     return {
-        (manifest.environment.digest, *(ref.identity[:2] if type_of(ref.type).grows else ref.identity))
+        (manifest.environment.digest, *slot(ref))
         for manifest in snapshot.manifests
         for ref in manifest.artifacts
     }
