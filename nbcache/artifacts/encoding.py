@@ -7,7 +7,6 @@ without a new version, if a reader that ignores it does nothing wrong. A codec n
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -125,7 +124,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(content: bytes) -> Manifest:
     fields = from_json(content, _MANIFEST_FORMAT)
-    return _manifest(fields, notebook=fields.text("notebook"))
+    return _manifest(fields, fields.text("notebook"))
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -156,8 +155,7 @@ def decode_snapshot(content: bytes) -> Snapshot:
         for digest, value in fields.object("contents").items()
     }
     manifests = tuple(
-        _from_elsewhere(_manifest(Fields(value, "snapshot's manifest"), notebook=""))
-        for value in fields.array("manifests")
+        _manifest(Fields(value, "snapshot's manifest"), "", UNSIGNED) for value in fields.array("manifests")
     )
     named = {(ref.digest, ref.size) for manifest in manifests for ref in manifest.artifacts}
     if named != {(digest, packed.size) for digest, packed in contents.items()}:
@@ -216,10 +214,10 @@ def ref_fields(ref: ArtifactRef, *, provenance: bool = True) -> dict[str, Any]:
     return fields
 
 
-def ref_of(fields: Fields) -> ArtifactRef:
+def ref_of(fields: Fields, provenance: Provenance | None = None) -> ArtifactRef:
+    """Return the reference in `fields`; `provenance` is that of a reference that states none."""
     if not fields.text("type"):
         raise corrupt("an artifact has no type")
-    provenance = None
     if fields.has("provenance"):
         signed = Fields(fields.object("provenance"), "provenance")
         provenance = Provenance(signed.text("statement").encode(), signed.text("signature").encode())
@@ -246,20 +244,13 @@ def _manifest_fields(manifest: Manifest) -> dict[str, Any]:
     return fields
 
 
-def _manifest(fields: Fields, notebook: str) -> Manifest:
+def _manifest(fields: Fields, notebook: str, provenance: Provenance | None = None) -> Manifest:
     return Manifest(
         environment=Environment(tuple(map(_component, fields.array("environment")))),
         notebook=notebook,
-        artifacts=tuple(ref_of(Fields(value, "artifact")) for value in fields.array("artifacts")),
+        artifacts=tuple(ref_of(Fields(value, "artifact"), provenance) for value in fields.array("artifacts")),
         graphs=tuple(_graph(Fields(value, "graph")) for value in fields.array("graphs", optional=True)),
     )
-
-
-def _from_elsewhere(manifest: Manifest) -> Manifest:
-    refs = tuple(
-        replace(ref, provenance=UNSIGNED) if ref.provenance is None else ref for ref in manifest.artifacts
-    )
-    return replace(manifest, artifacts=refs)
 
 
 def _graph(fields: Fields) -> GraphSummary:

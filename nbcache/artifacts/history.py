@@ -162,6 +162,7 @@ def _order(run: Run) -> tuple[float, str, int]:
 
 
 _T = TypeVar("_T")
+_TEXTS = ("kernel", "environment", "cell", "function", "key", "reason", "function_cell")
 _COLUMNS = tuple(field.name for field in fields(Run))
 _TABLE = f"CREATE TABLE IF NOT EXISTS run (notebook, {', '.join(_COLUMNS)}, PRIMARY KEY (kernel, number))"
 _INSERT = f"INSERT OR IGNORE INTO run VALUES (?{', ?' * len(_COLUMNS)})"
@@ -249,13 +250,19 @@ def _run(row: Sequence[Any]) -> Run | None:
     """Return the run in a row; None where this nbcache cannot read it."""
     try:
         run = Run(*row)
+        if not all(isinstance(getattr(run, name), str) for name in _TEXTS):
+            return None
         return replace(
             run,
+            time=float(run.time),
+            number=int(run.number),
+            saved_seconds=None if run.saved_seconds is None else float(run.saved_seconds),
+            execution_count=None if run.execution_count is None else int(run.execution_count),
             direction=Direction(run.direction),
             outcome=Outcome(run.outcome),
             level=None if run.level is None else Level(run.level),
             unfinished=bool(run.unfinished),
-            seconds={phase: float(seconds) for phase, seconds in json.loads(str(run.seconds)).items()},
+            seconds={str(phase): float(seconds) for phase, seconds in json.loads(str(run.seconds)).items()},
         )
     except (AttributeError, TypeError, ValueError):
         return None

@@ -21,8 +21,8 @@ import re
 import stat
 import time
 import unicodedata
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,12 +141,9 @@ class Keyring:
 
     def trusted(self, *, without: str = "") -> list[TrustedSigner]:
         self._check(self.folder)
-        try:
-            names = [path.name for path in (self.folder / _TRUSTED).iterdir()]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._unusable("cannot be read", self.folder / _TRUSTED, error) from error
+        folder = self.folder / _TRUSTED
+        with self._using("cannot be read", folder):
+            names = os.listdir(folder) if folder.exists() else []
         signers = [self._read(name) for name in names if is_sha256(name) and name != without]
         return sorted(filter(None, signers), key=lambda signer: (signer.added, signer.fingerprint))
 
@@ -181,10 +178,8 @@ class Keyring:
 
     def remove(self, signer: str) -> TrustedSigner:
         removed = self.find(signer)
-        try:
+        with self._using("cannot be written", self.folder / _TRUSTED):
             (self.folder / _TRUSTED / removed.fingerprint).unlink(missing_ok=True)
-        except OSError as error:
-            raise self._unusable("cannot be written", self.folder / _TRUSTED, error) from error
         self._write(self.folder / _REMOVED, repr(self._clock()).encode(), replace=True)
         return removed
 
@@ -256,32 +251,26 @@ class Keyring:
         """Return the bytes of a file that nobody else can read or write; None where it is not there."""
         self._check(path.parent)
         self._check(path)
-        try:
+        with self._using("cannot be read", path), suppress(FileNotFoundError):
             return path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._unusable("cannot be read", path, error) from error
+        return None
 
     def _write(self, path: Path, content: bytes, *, replace: bool) -> None:
         """Write a file that nobody else can ever read; without `replace`, keep an existing one."""
-        try:
+        with self._using("cannot be written", path):
             for folder in (self.folder, path.parent):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._check(folder)
             write_whole(path, content, mode=0o600, durable=True, replace=replace)
-        except OSError as error:
-            raise self._unusable("cannot be written", path, error) from error
 
     def _check(self, path: Path) -> None:
         """Raise TrustError where others could have written, or could read, what is at `path`."""
         is_root = path == self.folder
-        try:
-            status = path.stat(follow_symlinks=is_root)  # a link to a folder of the user's own is fine
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._unusable("cannot be read", path, error) from error
+        with self._using("cannot be read", path):
+            try:
+                status = path.stat(follow_symlinks=is_root)  # a link to a folder of the user's own is fine
+            except FileNotFoundError:
+                return
         wanted = stat.S_ISDIR if is_root or path == self.folder / _TRUSTED else stat.S_ISREG
         if not wanted(status.st_mode) or status.st_uid != os.geteuid():
             raise TrustError(
@@ -297,12 +286,16 @@ class Keyring:
                 next_step=f"if nobody has used it, chmod {mode} {path}",
             )
 
-    def _unusable(self, what: str, path: Path, error: OSError) -> TrustError:
-        return TrustError(
-            f"keys and trusted signers {what}: {error.strerror or error}",
-            where=str(path),
-            next_step="check the folder, or set NBCACHE_TRUST_DIR to one that is yours",
-        )
+    @contextmanager
+    def _using(self, what: str, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TrustError(
+                f"keys and trusted signers {what}: {error.strerror or error}",
+                where=str(path),
+                next_step="check the folder, or set NBCACHE_TRUST_DIR to one that is yours",
+            ) from error
 
 
 def _comparable(name: str) -> str:

@@ -263,10 +263,8 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
     for one in [*received.values()]:
         if any(_absorbs(other, one) for other in received.values()):
             del versions[one.version], received[one.version]
-    named = {each.packed_digest for one in received.values() for each in one.snapshot.contents.values()}
-    whole = len(versions) == len(received)  # what the others name cannot be told
-    frames = {digest: frame for digest, frame in packed.items() if digest in named or not whole}
-    return encode_file(SnapshotFile([*versions.values()], frames))
+    remaining = list(versions.values())
+    return encode_file(SnapshotFile(remaining, _named_by(remaining, packed)))
 
 
 def _absorbs(other: Received, one: Received) -> bool:

@@ -50,7 +50,7 @@ def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
     store, the signature is checked before anything else of a version is fetched.
     """
     path = _located(source)
-    if isinstance(path, str):
+    if isinstance(path, str):  # a web address
         return _judge_files([(_fetch(path), redacted(path))], keyring)
     if isinstance(path, Place):
         with opened(path.url, keyring) as snapshots:
