@@ -1,1 +1,1 @@
-"""What an artifact is, as bytes, where it fits, who made it, and where it is stored."""
+"""Artifacts as bytes: their environments, their makers, and their store."""

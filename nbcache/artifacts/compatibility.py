@@ -1,4 +1,4 @@
-"""Where an artifact fits: what of an environment each type is bound to, and what differs."""
+"""The environments that an artifact fits, and the differences between two environments."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def expected(
 ) -> Usual:
     """Return the usual seconds of a graph: of the last few runs of its function in this cell, oldest first.
 
-    Where this version of the cell never ran, the function's runs in any cell serve, if it has a name of its
+    If this version of the cell never ran, the function's runs in any cell serve, if it has a name of its
     own. Runs in `environment` (a digest) go before those of others. The seconds are those of one run, the
     median by its total, so that its phases add up.
     """

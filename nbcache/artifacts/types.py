@@ -1,4 +1,4 @@
-"""Every type of artifact: what it is bound to, and how it travels.
+"""Every type of artifact: the parts of an environment that it depends on, and its use elsewhere.
 
 A new type is a row here, and a file of `nbcache.torch_bridge.providers`.
 """

@@ -1,4 +1,4 @@
-"""Whose artifacts may run here: Ed25519 keys, the signers whom the user trusts, and the policy.
+"""The artifacts that may run here, by the user's Ed25519 key, the trusted signers, and the policy.
 
 Artifacts are code. What comes from elsewhere is used only if it was signed by oneself or by someone
 whom the user has named (`nbcache.core.signature`).
@@ -7,7 +7,7 @@ The folder, which only its owner may read or write::
 
     key                    one's own private key: PKCS #8, PEM, unencrypted
     trusted/<fingerprint>  a signer who is trusted: {"name": text, "added": Unix seconds}, as JSON
-    removed                when a signer was last trusted no more: Unix seconds, as text
+    removed                the last time at which trust in a signer ended: Unix seconds, as text
 
 A fingerprint is the SHA-256 of the 32 bytes of a public key, 64 hexadecimal digits.
 """

@@ -1,4 +1,4 @@
-"""Where snapshots are read and written: a file, a notebook, a name in a store, an address."""
+"""The places of snapshots: a file, a notebook, a name in a store, a web address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was received, and how far it may be used: length, digests, signature, policy."""
+"""Checks of a received snapshot: length, digests, signature, policy."""
 
 from __future__ import annotations
 

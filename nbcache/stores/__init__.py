@@ -1,1 +1,1 @@
-"""Where bytes lie under keys: a backend a file, opened by URL."""
+"""Stores of bytes under keys: each backend has a file, and a URL opens it."""

@@ -46,8 +46,8 @@ _LOCK = ".lock"
 _EVICT_TO = 0.9
 """Evict to this part of the bound, so that the next few puts do not evict again."""
 _ATTEMPTS = 100
-"""How often a put makes its folder again. Three threads that do nothing but put and delete the only
-keys of one folder were seen to remove it under a put ten times in a row."""
+"""Attempts of a put to make its folder. Three threads that put and delete the only keys of one folder were
+seen to remove it under a put ten times in a row."""
 
 _MAX_BYTES = MAX_CONTENT_BYTES + 4096
 """The longest value: an entry of the longest content; what is longer is not ours."""

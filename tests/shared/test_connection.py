@@ -17,7 +17,7 @@ BACK = "memory answers again"
 
 
 class Store(MemoryStore):
-    """Fails at reading until `error` is None."""
+    """Fails at reading while `error` is set."""
 
     error: StoreError | None = GONE
     asked = 0
