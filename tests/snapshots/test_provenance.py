@@ -14,7 +14,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from nbcache.artifacts.encoding import pack
+from nbcache.artifacts.encoding import encode_snapshot, pack
 from nbcache.artifacts.provenance import Judge, made_by, signed_by, statement_of
 from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.errors import (
@@ -45,6 +45,7 @@ from nbcache.kernel.snapshots import Sharing
 from nbcache.shared.layout import MAX_VARIANTS, decode_shared, slot_of
 from nbcache.shared.signing import Signer
 from nbcache.snapshots.build import Draft, makers, signed, vouched
+from nbcache.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.snapshots.verify import receive
 from nbcache.stores.memory import MemoryStore
 from nbcache.stores.open import open_store
@@ -176,8 +177,6 @@ def test_an_attached_snapshot_stands_beside_what_others_have_attached(
 
 
 def test_a_version_that_is_damaged_costs_nobody_elses(ada: Person, bob: Person, tmp_path: Path) -> None:
-    from nbcache.snapshots.file import Signed, decode_file, encode_file
-
     place = tmp_path / "shared.nbcache"
     takes(ada, str(place), "one")
     file = decode_file(place.read_bytes())
@@ -193,8 +192,6 @@ def test_a_version_that_is_damaged_costs_nobody_elses(ada: Person, bob: Person, 
 def test_a_damaged_artifact_costs_only_the_versions_that_name_it(
     ada: Person, bob: Person, cleo: Person, tmp_path: Path, ask: Ask
 ) -> None:
-    from nbcache.snapshots.file import decode_file, encode_file
-
     place = tmp_path / "shared.nbcache"
     takes(ada, str(place), "one")
     (adas,) = decode_file(place.read_bytes()).packed
@@ -215,8 +212,6 @@ def test_a_damaged_artifact_costs_only_the_versions_that_name_it(
 def test_what_another_has_damaged_in_a_file_does_not_damage_ones_own(
     ada: Person, bob: Person, cleo: Person, tmp_path: Path, ask: Ask
 ) -> None:
-    from nbcache.snapshots.file import decode_file, encode_file
-
     damaged, other = tmp_path / "damaged.nbcache", tmp_path / "other.nbcache"
     takes(bob, str(damaged), "one")
     takes(ada, str(other), "one")  # the same bytes
@@ -238,8 +233,6 @@ def test_what_another_has_damaged_in_a_file_does_not_damage_ones_own(
 def test_of_very_many_strangers_in_one_file_loading_tells_of_some_and_of_trusted_signers_first(
     ada: Person, bob: Person, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nbcache.snapshots.file import Signed, decode_file, encode_file
-
     trusts(bob, ada)
     file = decode_file(ada.make("one"))
     (adas,) = file.versions
@@ -434,9 +427,6 @@ def test_without_a_policy_what_nobody_signed_stays_so(
 
 def takes_unsigned(person: Person, place: Path, *graphs: str) -> str:
     """Write a snapshot that says nothing of who compiled or took it."""
-    from nbcache.artifacts.encoding import encode_snapshot
-    from nbcache.snapshots.file import Signed, SnapshotFile, encode_file
-
     session, bridge, sharing = person.session()
     for graph in graphs:
         bridge.compile(graph)
