@@ -1,6 +1,6 @@
-"""What the key of a graph is made of, kept small beside the graph, and what differs between two of them.
+"""The parts of a graph's key, kept small beside the graph, and the differences of two keys.
 
-torch tells the parts of a key as lines, `[digest] name: value`: the graph's code, each input, each setting.
+torch writes the parts of a key as lines, `[digest] name: value`: the graph's code, each input, each setting.
 """
 
 from __future__ import annotations
@@ -26,15 +26,10 @@ _FIELD = re.compile(r"(\w+)=((?:[^,()\[\]]|\([^()]*\)|torch\.Size\(\[[^\]]*\]\))
 _NODE = re.compile(r"\s*(?:\w+(?:, \w+)* = )?(torch\.\S+?|operator\.\w+|[\w.]+)\((.*?)\);?(?:  .*)?$")
 _VARIABLE = re.compile(r"\b[a-z_]\w*_\d+\b|\b[a-z_]\w*\b(?!\s*[.=(])")
 _KIND = re.compile(r"^(bf|[a-z])[a-z]*")
-"""The letters that stand for a dtype, `f32`."""
 _SIZE = re.compile(r"\('(.*)',\)")
-"""torch's form of an input that is a size."""
 _SYMBOL = re.compile(r"-?[su]\d+")
-"""A size that is dynamic."""
-_NUMBER = "number "
-"""The beginning of the name of an argument that is a number."""
 _FEW = 3
-"""More settings than that are seldom set one by one."""
+"""More settings than that are set by a mode."""
 _MOST_COMPARED = 400
 """Graphs with more nodes from the first difference on are not compared node by node."""
 MOST_CONSTANTS = 300
@@ -43,6 +38,25 @@ _MOST_GRAPHS = 32
 _MOST_NODES = 4000
 _MOST_BYTES = 1 << 20
 _LONGEST = 120
+_UNREADABLE = frozenset({"nbcache_dependencies", "system_info[hash]", "torch_version"})
+"""Parts whose values are digests themselves."""
+_NAMES = {
+    "autocast": "autocast",
+    "grad mode": "gradients",
+    "cpp_runtime_thread_count": "threads",
+    "default_dtype": "default dtype",
+    "deterministic_algorithms_settings": "deterministic algorithms",
+    "cuda_matmul_settings": "precision of matrix multiplications",
+    "cache_key_tag": "cache tag",
+    "torch_version": "torch's sources",
+    "system_info[hash]": "device",
+    "fx_kwargs[is_inference]": "without backward",
+    "fx_kwargs[static_input_idxs]": "which inputs are parameters and buffers",
+    "nbcache_dependencies": "what nbcache adds to torch's key",
+}
+"""Names for people of parts of torch's keys, the most telling first."""
+_FOLLOWING = ("fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
+"""Parts that differ where the graphs do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +66,24 @@ class Named:
     kind: str = "input"
     """`input`, `parameter`, `buffer` or `number`."""
     name: str = ""
-    """`self.wide.weight`; empty where it is told by its number."""
+    """`self.wide.weight`; an input without a name is called by its number."""
     note: str = ""
     """A property that torch's key leaves out: `frozen`, or `requires grad`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The parts of one key."""
-
     nodes: tuple[str, ...]
     """The operators of the graph in order, with their constants: `mul.Tensor(_, 0.001)`."""
     inputs: tuple[str, ...]
     """The graph's inputs: `f32[2, 64]`."""
     settings: Mapping[str, str]
-    """Settings of inductor that are not its defaults, each where it is short, else `#` and a digest."""
+    """Settings of inductor that are not its defaults; long values are `#` and a digest."""
     others: Mapping[str, str]
-    """Everything else by name, in the same way."""
     constants: Mapping[str, str] | None = None
     """Numbers and flags that the function reads, by name; None where they are not known."""
     places: tuple[str, ...] = field(default=(), compare=False)
-    """The line that each of `nodes` stands in, `In[4]:7`; not kept, and empty where that is not known."""
+    """The line of each of `nodes`, `In[4]:7`; not kept, and empty where it is not known."""
     names: tuple[str, ...] = field(default=(), compare=False)
     """The name for people of each of `inputs`, `parameter self.a.weight`; not kept, and may be empty."""
 
@@ -84,14 +95,13 @@ def from_lines(
     places: Mapping[str, str] = {},
     named: Sequence[Named] = (),
 ) -> Components:
-    """Return the components that torch's lines tell; `defaults` are inductor's settings as they are written.
+    """Return the components in torch's lines; `defaults` are inductor's settings as torch writes them.
 
-    Other lines are left out. `constants` are those that the function reads, `places` the lines that
-    nodes stand in, by the nodes' names, `named` what people call the graph's inputs: no use is made of it
-    where torch has made other inputs of them.
+    `constants` are those that the function reads, `places` the lines of nodes by the nodes' names, `named`
+    the graph's inputs, which are ignored where torch has made other inputs of them.
     """
     nodes: tuple[tuple[str, str], ...] = ()
-    inputs: dict[int, str] = {}
+    by_index: dict[int, str] = {}
     settings: dict[str, str] = {}
     others: dict[str, str] = {}
     for line in lines:
@@ -101,22 +111,28 @@ def from_lines(
         if name == "gm":
             nodes = (*_nodes(value),)
             others["gm"] = _hidden(digest)
-        elif found := _INPUT.fullmatch(name):
-            inputs[int(found[1])] = _input(value, digest)
-        elif found := _SETTING.fullmatch(name):
-            if defaults.get(found[1]) != value:
-                settings[found[1]] = _short(value, digest)
+        elif match := _INPUT.fullmatch(name):
+            by_index[int(match[1])] = _input(value, digest)
+        elif match := _SETTING.fullmatch(name):
+            if defaults.get(match[1]) != value:
+                settings[match[1]] = _short(value, digest)
         else:
             others[name] = _hidden(digest) if name in _UNREADABLE else _short(value, digest)
-    ordered = tuple(inputs[index] for index in sorted(inputs))
-    names: tuple[str, ...] = ()
-    if len(named) == len(ordered):
-        pairs = zip(ordered, named, strict=True)
-        ordered = tuple(f"{text}, {each.note}" if each.note else text for text, each in pairs)
-        names = tuple(f"{each.kind} {each.name}" if each.name else "" for each in named)
-    told = None if constants is None else dict(constants)
-    stand = tuple(places.get(name, "") for name, _ in nodes)
-    return Components(tuple(text for _, text in nodes), ordered, settings, others, told, stand, names)
+    inputs = [by_index[index] for index in sorted(by_index)]
+    names: list[str] = []
+    if len(named) == len(inputs):
+        notes = (f", {one.note}" if one.note else "" for one in named)
+        inputs = [text + note for text, note in zip(inputs, notes, strict=True)]
+        names = [f"{one.kind} {one.name}" if one.name else "" for one in named]
+    return Components(
+        tuple(text for _, text in nodes),
+        tuple(inputs),
+        settings,
+        others,
+        None if constants is None else dict(constants),
+        tuple(places.get(name, "") for name, _ in nodes),
+        tuple(names),
+    )
 
 
 def _short(value: str, digest: str) -> str:
@@ -130,7 +146,6 @@ def _hidden(digest: str) -> str:
 
 
 def _nodes(code: str) -> Iterator[tuple[str, str]]:
-    """Yield each node's name, and what it does."""
     for line in code.splitlines()[:_MOST_NODES]:
         text = line.strip()
         if " = " not in text and not text.startswith("torch."):
@@ -142,42 +157,38 @@ def _nodes(code: str) -> Iterator[tuple[str, str]]:
 
 
 def _input(value: str, digest: str) -> str:
-    """Return an input in short, `f32[2, 64]`, with what is not usual of it."""
+    """Return an input in short, `f32[2, 64]`, with its unusual properties."""
     if match := _SIZE.fullmatch(value):
         return match[1]
     if not value.startswith("TensorMetadata("):
         return _short(value, digest)
     fields = dict(_FIELD.findall(value.removeprefix("TensorMetadata(").removesuffix(")")))
-    kind = fields.get("dtype", "").removeprefix("torch.").replace("bool", "b8")
-    shape = _numbers(fields.get("shape", ""))
-    stride = _numbers(fields.get("stride", ""))
-    letters = _KIND.sub(r"\1", kind)
-    text = f"{letters}[{', '.join(shape)}]"
-    if stride != _contiguous(shape):
-        text += f" of strides ({', '.join(stride)})"
-    device = "".join(re.findall(r"type='(\w+)'", fields.get("device", "")))
-    if device and device != "cpu":
-        text += " on " + ":".join([device, *re.findall(r"index=(\d+)", fields["device"])])
+    dtype = fields.get("dtype", "").removeprefix("torch.").replace("bool", "b8")
+    shape, strides = (
+        re.findall(r"-?\w+", fields.get(name, "").removeprefix("torch.Size")) for name in ("shape", "stride")
+    )
+    text = _KIND.sub(r"\1", dtype) + f"[{', '.join(shape)}]"
+    if strides != _contiguous(shape):
+        text += f" of strides ({', '.join(strides)})"
+    device = re.findall(r"(?:type='|index=)(\w+)", fields.get("device", ""))
+    if device and device[0] != "cpu":
+        text += f" on {':'.join(device)}"
     for name, usual in (("requires_grad", "False"), ("storage_offset", "0"), ("is_conj", "False")):
         if fields.get(name, usual) != usual:
             text += f", {name} {fields[name]}"
     return text
 
 
-def _numbers(text: str) -> list[str]:
-    return re.findall(r"-?\w+", text.removeprefix("torch.Size"))
-
-
 def _contiguous(shape: list[str]) -> list[str]:
     strides, size = [], 1
-    for each in reversed(shape):
+    for length in reversed(shape):
         strides.append(str(size))
-        size *= max(1, int(each)) if each.isdigit() else 1
+        size *= max(1, int(length)) if length.isdigit() else 1
     return strides[::-1]
 
 
 class _Rank(enum.IntEnum):
-    """The order of differences, what tells a person most first."""
+    """The order of differences, the most telling first; the last ones follow from other differences."""
 
     CHANGED = enum.auto()
     SIZES = enum.auto()
@@ -189,7 +200,6 @@ class _Rank(enum.IntEnum):
     OTHER = enum.auto()
     GRAPH = enum.auto()
     FOLLOWS = enum.auto()
-    """From another graph."""
 
 
 def explain_miss(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:
@@ -216,13 +226,15 @@ def explain_miss(now: Components, stored: Iterable[tuple[str, str]]) -> Explanat
 
 
 def differences(before: Components, now: Components, *, in_nodes: bool = True) -> list[Difference]:
-    """Return what differs, what tells a person most first; `in_nodes` compares the nodes of the graphs."""
+    """Return the differences, the most telling first; `in_nodes` compares the nodes of the graphs."""
     ranked = [*_others(before.others, now.others), *_inputs(before, now)]
-    ranked += [(_Rank.SETTING, each) for each in _settings(before.settings, now.settings)]
+    settings = _mappings("setting", before.settings, now.settings, "the default")
+    if len(settings) > _FEW:
+        settings.insert(0, Difference(f"mode or options: {len(settings)} settings differ", "", ""))
+    ranked += [(_Rank.SETTING, difference) for difference in settings]
     if before.others.get("gm") != now.others.get("gm"):  # else no constant has changed anything
-        graph = _graph(before.nodes, now.nodes, now.places) if in_nodes else [Difference("graph", "", "")]
-        ranked += [(_Rank.GRAPH, each) for each in graph]
-        ranked += _constants(before.constants, now.constants)
+        graph = _graph(before.nodes, now.nodes, now.places) if in_nodes else Difference("graph", "", "")
+        ranked += [(_Rank.GRAPH, graph), *_constants(before.constants, now.constants)]
     return [difference for _, difference in sorted(ranked, key=lambda pair: pair[0])]
 
 
@@ -233,11 +245,11 @@ def _constants(
     if before is None or now is None:
         return
     is_cut = max(len(before), len(now)) >= MOST_CONSTANTS
-    for each in _mappings("constant", before, now, "not a constant"):
-        if each.what.partition(" ")[2] in {*before} & {*now}:
-            yield _Rank.CHANGED, each
+    for difference in _mappings("constant", before, now, "not a constant"):
+        if difference.what.partition(" ")[2] in before.keys() & now.keys():
+            yield _Rank.CHANGED, difference
         elif not is_cut:
-            yield _Rank.VANISHED, each
+            yield _Rank.VANISHED, difference
 
 
 def _others(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[_Rank, Difference]]:
@@ -245,24 +257,22 @@ def _others(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple
     for name in [*filter(names.__contains__, _NAMES), *sorted(names - _NAMES.keys())]:
         called = _NAMES.get(name, name.replace("fx_kwargs[", "").rstrip("]").replace("_", " "))
         if (then := before.get(name, "none")) != (here := now.get(name, "none")):
-            is_first = name in _NAMES and name not in _FOLLOWING
-            rank = _Rank.FOLLOWS if name in _FOLLOWING else _Rank.NAMED if is_first else _Rank.OTHER
-            yield rank, _difference(called, then, here)
+            rank = _Rank.NAMED if name in _NAMES else _Rank.OTHER
+            yield _Rank.FOLLOWS if name in _FOLLOWING else rank, _difference(called, then, here)
 
 
 def _difference(what: str, before: str, now: str) -> Difference:
-    """Return a difference that shows both values, where both are short."""
     shown = not (before.startswith("#") or now.startswith("#"))
     return Difference(what, *((before, now) if shown else ("", "")))
 
 
 def _inputs(before: Components, now: Components) -> Iterator[tuple[_Rank, Difference]]:
-    then, here = (any(map(_SYMBOL.fullmatch, each.inputs)) for each in (before, now))
+    then, here = (any(map(_SYMBOL.fullmatch, one.inputs)) for one in (before, now))
     if then != here:
         words = ["dynamic" if is_dynamic else "fixed" for is_dynamic in (then, here)]
         inputs = zip(now.names, now.inputs, strict=False)
-        named = [name for name, value in inputs if name.startswith(_NUMBER) and _SYMBOL.fullmatch(value)]
-        yield _Rank.SIZES, Difference(named[0] if named else "sizes", *words)
+        numbers = (name for name, value in inputs if name.startswith("number ") and _SYMBOL.fullmatch(value))
+        yield _Rank.SIZES, Difference(next(numbers, "sizes"), *words)
     elif len(before.inputs) != len(now.inputs):
         yield _Rank.INPUTS, Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
     elif before.inputs != now.inputs and Counter(before.inputs) == Counter(now.inputs):
@@ -274,56 +284,26 @@ def _inputs(before: Components, now: Components) -> Iterator[tuple[_Rank, Differ
                 yield _Rank.INPUT, _difference(name or f"input {index}", old, new)
 
 
-def _settings(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
-    found = [*_mappings("setting", before, now, "the default")]
-    if len(found) > _FEW:
-        yield Difference(f"mode or options: {len(found)} settings differ", "", "")
-    yield from found
+def _mappings(kind: str, before: Mapping[str, str], now: Mapping[str, str], absent: str) -> list[Difference]:
+    return [
+        _difference(f"{kind} {name}", before.get(name, absent), now.get(name, absent))
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
 
 
-def _mappings(
-    kind: str, before: Mapping[str, str], now: Mapping[str, str], absent: str
-) -> Iterator[Difference]:
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            yield _difference(f"{kind} {name}", before.get(name, absent), now.get(name, absent))
-
-
-_UNREADABLE = frozenset({"nbcache_dependencies", "system_info[hash]", "torch_version"})
-"""Parts whose values are digests themselves."""
-_NAMES = {
-    "autocast": "autocast",
-    "grad mode": "gradients",
-    "cpp_runtime_thread_count": "threads",
-    "default_dtype": "default dtype",
-    "deterministic_algorithms_settings": "deterministic algorithms",
-    "cuda_matmul_settings": "precision of matrix multiplications",
-    "cache_key_tag": "cache tag",
-    "torch_version": "torch's sources",
-    "system_info[hash]": "device",
-    "fx_kwargs[is_inference]": "without backward",
-    "fx_kwargs[static_input_idxs]": "which inputs are parameters and buffers",
-    "nbcache_dependencies": "what nbcache adds to torch's key",
-}
-"""Names for people of parts of torch's keys, the most telling first."""
-_FOLLOWING = ("fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
-"""Parts that differ where the graphs do."""
-
-
-def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...]) -> Iterator[Difference]:
-    """Yield how two graphs differ: a constant, if that is all, else how many nodes and which is the first."""
+def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...]) -> Difference:
+    """Return the difference of two graphs: one constant, or the number of nodes and the first of them."""
     pairs = enumerate(zip(before, now, strict=False))
     changes = [(index, old, new) for index, (old, new) in pairs if old != new]
     begin = changes[0][0] if changes else min(len(before), len(now))
     if len(changes) == 1 and len(before) == len(now):
         _, old, new = changes[0]
         if old.partition("(")[0] == new.partition("(")[0]:
-            yield Difference("constant in the graph", old, new, _place(places, begin))
-            return
+            return Difference("constant in the graph", old, new, _place(places, begin))
     one, two = before[begin:], now[begin:]
     if not one and not two:
-        yield Difference("graph: its nodes are connected otherwise", "", "")
-        return
+        return Difference("graph: its nodes are connected otherwise", "", "")
     count = max(len(one), len(two))
     if count <= _MOST_COMPARED:
         steps = SequenceMatcher(None, one, two, autojunk=False).get_opcodes()
@@ -332,7 +312,7 @@ def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...
         one, two = one[changed[0][1] :], two[changed[0][3] :]
     what = "1 node differs" if count == 1 else f"{count} nodes differ, first"
     where = _place(places, len(now) - len(two))
-    yield Difference(f"graph: {what}", one[0] if one else "", two[0] if two else "", where)
+    return Difference(f"graph: {what}", one[0] if one else "", two[0] if two else "", where)
 
 
 def _place(places: tuple[str, ...], index: int) -> str:
@@ -353,14 +333,15 @@ def from_text(text: str) -> Components:
     try:
         unpacking = zlib.decompressobj()
         content = unpacking.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
-        nodes, inputs, *mappings = json.loads(content)
-        parts = [pair for each in mappings if each is not None for pair in each.items()]
-        names = [*nodes, *inputs, *(part for pair in parts for part in pair)]
-        if not all(isinstance(each, str) and each.isprintable() for each in names):
+        nodes, inputs, settings, others, constants = json.loads(content)
+        mappings = (settings, others, {} if constants is None else constants)
+        names = [
+            *nodes,
+            *inputs,
+            *(part for mapping in mappings for pair in mapping.items() for part in pair),
+        ]
+        if not all(isinstance(name, str) and name.isprintable() for name in names):
             raise ValueError("no text that can be shown")
-        settings, others, constants = mappings
-        if settings is None or others is None:
-            raise ValueError("no settings")
         return Components(tuple(nodes), tuple(inputs), settings, others, constants)
     except (ValueError, TypeError, AttributeError, zlib.error, RecursionError) as error:
         raise corrupt("what the key of a graph is made of is not as nbcache writes it") from error

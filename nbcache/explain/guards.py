@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 _COMPILE_ID = re.compile(r"(?:(\d+)/(\d+): )?")
-"""The compile that a guard belongs to."""
 _COMMENT = re.compile(r"\s+# ")
-"""The separator of a guard and its code."""
 _IDENTITY = re.compile(r"(___check_(?:obj|type)_id\(.*?), \d{6,}\)|\s*\(id=0x[0-9a-f]+\)")
 _VALUE = re.compile(r"(?P<name>.+?) (?:==|!=) (?P<value>.+)")
 _NUMBER = re.compile(r"-?(\d|inf\b|nan\b)")
@@ -30,78 +28,33 @@ _OTHER_KIND = (
 _TENSOR = "tensor '(?P<tensor>.+)' "
 _OF_PARAMETER = "mismatch.*Guard failed on a parameter"
 _RULES = (
-    (
-        r".*(?:deallocated|invalidated)",
-        "make the model and its optimizer once: a cell that makes them anew compiles anew",
-    ),
+    (r".*(?:deallocated|invalidated)", "make the model and its optimizer once: new ones compile anew"),
     ("GLOBAL_STATE changed: *(?P<modes>.+)", "call it in the same mode each time: {modes}"),
-    (
-        r"GLOBAL_STATE|.*(?:grad_mode|[Gg]lobal state)",
-        "call it in the same mode: gradients, autocast, default dtype, threads",
-    ),
+    (r"GLOBAL_STATE|.*(?:grad_mode|[Gg]lobal state)", "call it in the same mode: gradients, autocast"),
     ("BACKEND_MATCH", "call torch.compile once, with one backend and mode: each has its own versions"),
-    (
-        r"Duplicate tensors found|(?!.* (?:==|!=) )[\w.\[\]'\"]+ is (?!None\b|not None\b)[A-Za-z_]",
-        "always pass two tensors, such as x and x.clone(), or always the same one twice",
-    ),
     (r".* is (?:not )?None$", _OPTIONAL),
-    (
-        r"___check_type_id\(.*type=<class '(?:int|float)'>",
-        "nothing, if it is a tensor now: no other value compiles again; else pass the same type each time",
-    ),
-    (
-        r"___check_type_id\(.*type=<class '(?:.*\.)?(?P<type>\w+)'>",
-        "pass the same type each time, such as {type}",
-    ),
-    (
-        r"___check_obj_id.*<class '(?:code|function)'>",
-        "pass the same function each time: each function that is written anew has a version of its own",
-    ),
+    (r"Duplicate tensors found|\S+ is \w", "pass two tensors, such as x and x.clone(), or always one twice"),
+    (r"___check_type_id\(.*'(?:int|float)'", "nothing, if it is a tensor now; else pass the same type"),
+    (r"___check_type_id\(.*<class '(?:.*\.)?(?P<type>\w+)", "pass the same type each time, such as {type}"),
+    (r"___check_obj_id.*'(?:code|function)'", "pass the same function: each new one has a version"),
     ("___check_obj_id", "nothing: each object has a version of its own; where one would do, pass the same"),
-    (r"(?:not )?(?:___dict_contains|set\.__contains__|dict\.__contains__)", "pass the same keys each time"),
+    (r"(?:not )?(?:___dict_contains|\w+\.__contains__)", "pass the same keys each time"),
     (r"(?:not )?(?:hasattr|___has)", "set the attribute before the first call"),
-    (
-        r"len\(.*\.state\[",
-        "nothing: an optimizer makes its state in the first step, and is compiled once more",
-    ),
+    (r"len\(.*\.state\[", "nothing: an optimizer makes its state in the first step, and compiles once more"),
     (r"len\((.*)\) (?:==|!=)|not [\w.\[\]'\"]+$", "keep the length: each length has a version of its own"),
-    (
-        f"{_TENSOR}dtype",
-        "cast it before the call, such as {tensor}.to(dtype), or keep both: each dtype has a version",
-    ),
-    (
-        f"{_TENSOR}requires_grad {_OF_PARAMETER}",
-        "nothing, if you have frozen it, or no more: each state has a version",
-    ),
-    (
-        f"{_TENSOR}requires_grad",
-        "pass it with the same requires_grad each time; {tensor}.detach() needs no gradient",
-    ),
-    (
-        f"{_TENSOR}rank",
-        "call it with as many dimensions each time: dynamic=True does not serve other numbers of them",
-    ),
-    (
-        f"{_TENSOR}stride",
-        "call it with tensors laid out alike, such as {tensor}.contiguous(); dynamic=True is no help",
-    ),
-    (
-        f"{_TENSOR}size {_OF_PARAMETER}",
-        "nothing: each size of the model has a version; dynamic=True does not serve its parameters",
-    ),
+    (f"{_TENSOR}dtype", "cast it before the call, such as {tensor}.to(dtype), or keep both versions"),
+    (f"{_TENSOR}requires_grad {_OF_PARAMETER}", "nothing, if you have frozen it: each state has a version"),
+    (f"{_TENSOR}requires_grad", "keep its requires_grad the same; {tensor}.detach() needs no gradient"),
+    (f"{_TENSOR}rank", "call it with as many dimensions each time: dynamic=True does not serve others"),
+    (f"{_TENSOR}stride", "lay tensors out alike, such as {tensor}.contiguous(); dynamic=True is no help"),
+    (f"{_TENSOR}size {_OF_PARAMETER}", "nothing: each size of the model has a version of its own"),
     (rf"{_TENSOR}size mismatch at index (?P<dim>\d+)\. expected (?:[01],|\d+, actual [01]\b)", _ONE_OR_ZERO),
     (rf"{_TENSOR}size mismatch(?: at index (?P<dim>\d+))?", _OTHER_SIZE),
     (_TENSOR, _OTHER_KIND),
     ("expected type .*<class 'NoneType'>", _OPTIONAL),
-    (
-        r"expected type .*<class 'torch\.(?:Tensor|nn\.parameter\.Parameter)'>",
-        "always pass a tensor, or always a Parameter: x.detach() makes a tensor of one",
-    ),
+    (r"expected type .*<class 'torch\.[\w.]+'>", "pass a tensor each time: of a Parameter, x.detach()"),
     ("expected type ", "pass tensors of the same class each time"),
-    (
-        r".*\.(?:size|stride)\(\)\[",
-        "nothing: the code asks for the size, and each answer has a version; dynamic=True is no help",
-    ),
+    (r".*\.(?:size|stride)\(\)\[", "nothing: the code asks for the size, and each answer has a version"),
 )
 """Advice by the beginning of a guard; the first rule that matches counts."""
 
@@ -138,7 +91,6 @@ def recompile_action(guards: str) -> str:
 
 
 def _fill(action: str, match: re.Match[str]) -> str:
-    """Return advice with the names that the guard has."""
     names = {"dim": "dim"} | {name: text for name, text in match.groupdict().items() if text}
     if not names.get("tensor", "").isidentifier():
         names["tensor"] = "x"

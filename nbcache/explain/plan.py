@@ -15,7 +15,7 @@ from typing import Any
 from nbcache.artifacts.history import Run, expected, influences_of, missed_unchanged, of_one_kernel
 from nbcache.core.errors import FormatError
 from nbcache.core.key import Difference
-from nbcache.core.model import Direction, GraphSummary, Level, Manifest, Outcome
+from nbcache.core.model import Direction, Level, Manifest, Outcome
 from nbcache.core.reports import RESUMED, Cell
 from nbcache.core.text import one_line
 
@@ -23,26 +23,21 @@ _NAME = re.compile(r"[^\W\d]\w*")
 _GRAPH = "inductor"
 """The artifact that makes a graph a hit; the others make it load faster."""
 _NAMELESS = frozenset({"forward", "__call__", "<locals>", "<lambda>", "<module>"})
-"""Parts of functions' names that tell nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotebookCell:
-    """A code cell as the file has it."""
-
     position: int
     """Its place among the code cells, from 1 on."""
     digest: str
-    """As `Cell.digest`."""
     execution_count: int | None
-    """Its number when it ran last; None where it has none."""
     title: str
     """Its first line that tells something: no decorator, comment or magic if there is another."""
     names: frozenset[str] = field(repr=False)
+    """The names in its source."""
 
     @property
     def label(self) -> str:
-        """Its name for people: `In[3]`, or by its place where it has no number."""
         return f"cell {self.position}" if self.execution_count is None else f"In[{self.execution_count}]"
 
 
@@ -86,9 +81,7 @@ class Verdict(enum.StrEnum):
     GONE = "gone"
     """It was compiled, and is nowhere now: not saved, evicted, or removed."""
     ELSEWHERE = "elsewhere"
-    """It was compiled in another environment only."""
     BYPASS = "bypass"
-    """torch's caches did not take it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +93,6 @@ class Place:
     """As reports name it: `local store`, `model.nbcache`."""
     manifest: Manifest
     present: Collection[str]
-    """Digests of those of its artifacts that are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +100,7 @@ class Unfit:
     name: str
     graphs: int
     lines: tuple[str, ...]
-    """Why, and what to do."""
     differences: tuple[Difference, ...] = ()
-    """The differences of its environment from the one here."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -123,21 +113,16 @@ class Unfit:
 
 @dataclass(frozen=True, slots=True)
 class GraphPlan:
-    """The expectation for one graph."""
-
     function: str
     direction: Direction
     key: str
     """torch's key when it was last compiled or hit; empty where it was bypassed."""
     verdict: Verdict
     level: Level | None
-    """The level that has it; None where none has."""
     source: str | None
-    """The same in words."""
     cold_seconds: float | None
     """Seconds of compiling it; without a history those that a hit saves, which is a little less."""
     restored_seconds: float | None
-    """Seconds of a hit; None where none is known."""
     saves_seconds: float | None
     """Seconds that a hit saves, by the manifest, else by the history."""
     runs_cold: int
@@ -156,7 +141,6 @@ class CellPlan:
 
     cell: NotebookCell
     is_edited: bool
-    """True if the cell was edited since its graphs were compiled."""
     graphs: tuple[GraphPlan, ...]
 
     def count(self, verdict: Verdict) -> int:
@@ -164,12 +148,12 @@ class CellPlan:
 
     @property
     def cold_seconds(self) -> float | None:
-        """Estimate of what it takes where nothing is stored; None if unknown."""
+        """Estimate where nothing is stored; None if unknown."""
         return _sum(graph.cold_seconds for graph in self.graphs)
 
     @property
     def expected_seconds(self) -> float | None:
-        """Estimate of what it takes now, what was edited counted as if it had to be compiled."""
+        """Estimate as it is now: what was edited counts as if it had to be compiled. None if unknown."""
         return _sum(
             graph.restored_seconds if graph.verdict is Verdict.HIT else graph.cold_seconds
             for graph in self.graphs
@@ -189,12 +173,11 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The forecast for the next kernel of a notebook."""
+    """The forecast for the next kernel of a notebook; seconds are None where they are not known of all."""
 
     cells: tuple[CellPlan, ...]
-    """Those that have compiled something, in the notebook's order."""
     others: int
-    """Code cells of which nothing is known."""
+    """Code cells that have compiled nothing."""
     gone: tuple[str, ...] = ()
     """Functions that the last kernel compiled, by cells that are not in the notebook any more."""
     unfit: tuple[Unfit, ...] = ()
@@ -215,17 +198,14 @@ class Plan:
 
     @property
     def cold_seconds(self) -> float | None:
-        """Estimate for all cells where nothing is stored; None if unknown."""
         return _sum(cell.cold_seconds for cell in self.cells)
 
     @property
     def expected_seconds(self) -> float | None:
-        """Estimate for all cells as it is; None where it is not known of all of them."""
         return _sum(cell.expected_seconds for cell in self.cells)
 
     @property
     def saved_seconds(self) -> float | None:
-        """Estimate of what those graphs save that are expected to hit; None if unknown."""
         hits = (graph for cell in self.cells for graph in cell.graphs if graph.verdict is Verdict.HIT)
         return _sum(graph.saves_seconds for graph in hits)
 
@@ -239,7 +219,7 @@ class Plan:
             "cells": [cell.to_json() for cell in self.cells],
             "others": self.others,
             "gone": list(self.gone),
-            "unfit": [each.to_json() for each in self.unfit],
+            "unfit": [unfit.to_json() for unfit in self.unfit],
             "missed_unchanged": [run.summary() for run in self.missed_unchanged],
         }
 
@@ -273,6 +253,7 @@ def planned(
         runs.setdefault(run.function, []).append(run)
     edited: set[str] = set()
     """Digests of edited cells, as they were."""
+    plans: dict[int, CellPlan] = {}
 
     def graph_plan(run: Run, is_edited: bool) -> GraphPlan:
         place = index.get(run.key)
@@ -286,25 +267,24 @@ def planned(
             is_redefined = bool(run.function_cell) and run.function_cell not in here
             is_influenced = not influences.get(run.identity, frozenset()) <= edited
             verdict = Verdict.EDITED if is_edited or is_redefined or is_influenced else Verdict.HIT
-        by_manifest = saves.get(run.key)
+        saved = saves.get(run.key)
         restored = None if usual.restored is None else usual.restored.get("total")
-        cold = by_manifest if usual.cold is None else usual.cold.get("total")
-        by_history = None if cold is None else max(0.0, cold - (restored or 0.0))
+        cold = saved if usual.cold is None else usual.cold.get("total")
+        if saved is None and cold is not None:
+            saved = max(0.0, cold - (restored or 0.0))
         return GraphPlan(
             run.function,
             run.direction,
             run.key,
             verdict,
-            place.level if place else None,
-            place.name if place else None,
+            level=place.level if place else None,
+            source=place.name if place else None,
             cold_seconds=cold,
             restored_seconds=restored,
-            saves_seconds=by_history if by_manifest is None else by_manifest,
+            saves_seconds=saved,
             runs_cold=usual.runs_cold,
             runs_restored=usual.runs_restored,
         )
-
-    plans: dict[int, CellPlan] = {}
 
     def add(cell: NotebookCell, digest: str, *, is_edited: bool) -> None:
         graphs = tuple(graph_plan(run, is_edited) for run in known[digest])
@@ -322,7 +302,7 @@ def planned(
             continue  # an earlier state of what another cell compiles now, as far as can be told
         of_last = [run for run in known[digest] if run.kernel == last]
         counts = {run.execution_count for run in of_last if run.execution_count is not None}
-        if (cell := _find_edited(functions, counts, _positions(cells, known, last), free)) is None:
+        if (cell := _find_edited(functions, counts, free)) is None:
             gone |= dict.fromkeys(run.function for run in of_last)
             continue
         free.remove(cell)
@@ -354,10 +334,11 @@ def _known(
         if run.cell:
             by_cell.setdefault(run.cell, []).append(run)
     known: dict[str, list[Run]] = {}
-    for place in places:
-        for graph in place.manifest.graphs:
-            if graph.cell and (run := _run_of(graph)) not in known.setdefault(graph.cell, []):
-                known[graph.cell].append(run)
+    for graph in (graph for place in places for graph in place.manifest.graphs if graph.cell):
+        cell, key, outcome = graph.cell, graph.key, Outcome.MISS if graph.key else Outcome.BYPASS
+        run = Run(0.0, "", 0, "", cell, graph.function, graph.direction, key, outcome, None, {})
+        if run not in known.setdefault(cell, []):
+            known[cell].append(run)
     for cell, runs in sorted(by_cell.items(), key=lambda pair: pair[1][-1].time):
         fits = [run for run in runs if not environments or run.environment in environments]
         if not fits and cell in known:
@@ -368,45 +349,21 @@ def _known(
     return known
 
 
-def _run_of(graph: GraphSummary) -> Run:
-    """Return a manifest's graph as a run of no kernel."""
-    outcome = Outcome.MISS if graph.key else Outcome.BYPASS
-    return Run(0.0, "", 0, "", graph.cell, graph.function, graph.direction, graph.key, outcome, None, {})
-
-
-def _positions(
-    cells: Sequence[NotebookCell], known: Mapping[str, Sequence[Run]], kernel: str
-) -> dict[int, int]:
-    """Return where the cells stand that a kernel has run as they are, by their numbers in it."""
-    ran = ((run, cell) for cell in cells for run in known.get(cell.digest, ()) if run.kernel == kernel)
-    return {run.execution_count: cell.position for run, cell in ran if run.execution_count is not None}
-
-
 def _find_edited(
-    functions: Collection[str],
-    counts: Collection[int],
-    positions: Mapping[int, int],
-    free: Sequence[NotebookCell],
+    functions: Collection[str], counts: Collection[int], free: Sequence[NotebookCell]
 ) -> NotebookCell | None:
-    """Return the cell that has compiled these functions, and was edited; None if unknown.
+    """Return the edited cell that has compiled these functions: by its number, or by the names in it.
 
-    By its number, if the file has it; by its distance from cells that are as they were, since most people
-    run them in order; or by the functions that it mentions. `counts` are its numbers in the last kernel.
+    `counts` are its numbers in the last kernel.
     """
     for cell in free:
         if cell.execution_count in counts:
             return cell
-    for count in counts:
-        nearest = min(positions, key=lambda number: abs(number - count), default=0)
-        place = positions.get(nearest, 0) + count - nearest
-        for cell in free:
-            if cell.position == place and cell.execution_count is None:
-                return cell
     parts = {part for function in functions for part in function.removesuffix(RESUMED).split(".")}
     return next((cell for cell in free if (parts - _NAMELESS) & cell.names), None)
 
 
 def _sum(seconds: Iterable[float | None]) -> float | None:
     """Return the sum; None for no seconds, or unknown ones."""
-    every = list(seconds)
-    return sum(each or 0.0 for each in every) if every and None not in every else None
+    known = list(seconds)
+    return sum(one or 0.0 for one in known) if known and None not in known else None

@@ -16,7 +16,6 @@ from nbcache.core.text import one_line
 RETUNED = "re-tuned"
 """The word of docs/json.md in the `reason` of a hit whose kernels were benchmarked again."""
 Graph: TypeAlias = GraphRecord | Run
-"""A graph of this kernel, or a run of the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,6 @@ class LevelTally:
     hits: int
     seconds: float
     saved_seconds: float
-    """Seconds that they saved; of `L0`, by torch's own folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +41,16 @@ class Tally:
     bypassed: int
     disabled: int
     retuned: int
-    """Hits whose kernels were benchmarked again."""
     seconds: float
     """Seconds of all of them, without waiting for other kernels."""
     waited_seconds: float
-    """Seconds of waiting for other kernels."""
     waited_in_vain_seconds: float
     """The part of it after which the graph was compiled all the same."""
     saved_seconds: float
     """Seconds that hits saved, and torch's own folder would not have."""
     saved_by_torch_seconds: float
     levels: tuple[LevelTally, ...]
-    """Nearest first."""
     reasons: tuple[ReasonTally, ...]
-    """Those that took longest first."""
 
 
 class Fate(enum.StrEnum):
@@ -77,23 +71,17 @@ class Fate(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredGraph:
-    """A graph that was stored when this kernel began."""
-
     function: str
     direction: Direction
     cell: str
-    """Digest of its cell's source."""
     key: str
     saves_seconds: float
     fate: Fate
     why: str = ""
-    """By what change it was not used, where that is known; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeTally:
-    """The artifacts of one type."""
-
     type: str
     named: int
     """Those that the notebook's manifests name."""
@@ -117,7 +105,6 @@ class Lifetime:
     since: float
     """Unix seconds of the oldest run; 0 where there is none."""
     is_cut: bool = False
-    """True if there were more than are kept."""
 
     def to_json(self) -> dict[str, Any]:
         figures = {"kernels": self.kernels, "since": self.since or None, "is_cut": self.is_cut}
@@ -126,8 +113,6 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The session and the lifetime of the store."""
-
     session: Tally
     stored: tuple[StoredGraph, ...]
     """The known graphs that were stored when the kernel began."""
@@ -150,7 +135,6 @@ class Stats:
         return self.session.saved_seconds - self.overhead_seconds - self.session.waited_in_vain_seconds
 
     def fates(self) -> Mapping[Fate, int]:
-        """Return how many stored graphs had each fate; 0 of those that none had."""
         return Counter(graph.fate for graph in self.stored)
 
     def to_json(self) -> dict[str, Any]:
@@ -171,7 +155,6 @@ class Stats:
 
 
 def not_hit_because(graph: Graph) -> str:
-    """Return the outcome and the reason of a graph that was no hit."""
     return f"{graph.outcome.value}: {one_line(graph.reason or 'no reason known')}"
 
 

@@ -18,9 +18,7 @@ from nbcache.explain.stats import not_hit_because
 _COLD = frozenset({"inductor", "build"})
 """Phases that only a graph that is not there goes through."""
 OUTSIDE = "outside"
-"""The phase of what a cell does beside compiling."""
 _MOST_KERNELS = 20
-"""The last so many kernels of a notebook are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +26,13 @@ class CellTimes:
     """The seconds of one cell, now and otherwise."""
 
     label: str
-    """Its name for people: `In[3]`."""
     functions: tuple[str, ...]
     now: Mapping[str, float]
     """Seconds by phase in this kernel, and `outside` of all."""
     cold: Mapping[str, float] | None
     """Seconds by phase where nothing is stored, by the history; None where one graph has none."""
     restored: Mapping[str, float] | None
-    """The same where all of it is."""
     is_restored: bool
-    """True if all graphs were hit now."""
 
     def bars(self) -> list[tuple[str, Mapping[str, float]]]:
         """Return the bars to compare, as (label, seconds by phase), with that of now at the end."""
@@ -63,7 +58,6 @@ class KernelRun:
     graphs: int
     hits: int
     seconds: float
-    """Seconds of its graphs."""
     is_now: bool
 
 
@@ -71,9 +65,7 @@ class KernelRun:
 class Timeline:
     cells: tuple[CellTimes, ...]
     lost: tuple[Lost, ...]
-    """The longest first."""
     kernels: tuple[KernelRun, ...]
-    """Newest first."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -168,7 +160,6 @@ def with_estimates(
 
 
 def _graphs_of(history: Sequence[Run], cell: str) -> int:
-    """Return how many graphs the cell had in the kernel that ran it last."""
     of_cell = [run for run in history if run.cell == cell and cell]
     last = [run for run in of_cell if run.kernel == of_cell[-1].kernel]
     return len({(run.key, run.function, run.direction) for run in last})

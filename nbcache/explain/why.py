@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nbcache.core.model import Direction, Outcome
@@ -17,23 +18,14 @@ _STRANGER = "whom you do not trust"
 
 _BREAKS = (
     ("[Tt]riton|user.defined kernel", "make it a torch.library.triton_op, and call it by wrap_triton"),
-    (
-        r"backward\(\)|Optimizer\.",
-        "compile what computes the loss, and call backward() and the optimizer outside",
-    ),
+    (r"backward\(\)|Optimizer\.", "compile only the loss: call backward() and the optimizer outside"),
     (r"torch\.nn\.Parameter\(\)", "make the parameter or the optimizer outside of what is compiled"),
     ("_local_scalar_dense", "keep it a tensor; draw random numbers by torch.rand in place of NumPy's"),
     (r"aten\.(equal|allclose)\b", "compare tensors by torch.where, or outside of what is compiled"),
-    (
-        "Dynamic shape operator",
-        "set torch._dynamo.config.capture_dynamic_output_shape_ops = True, or keep the shape: torch.where",
-    ),
+    ("Dynamic shape", "set torch._dynamo.config.capture_dynamic_output_shape_ops = True, or use torch.where"),
     ("asks for the value of a tensor|[dD]ata.dependent|generic_jump", "use torch.where or torch.cond"),
     (r"tolist\(\) with non-integer", "keep it a tensor"),
-    (
-        r"item\(\)|tolist\(\)|Tensor\.item|scalar",
-        "keep it a tensor, or set torch._dynamo.config.capture_scalar_outputs = True",
-    ),
+    (r"item\(\)|list\(\)|scalar", "keep it a tensor, or set torch._dynamo.config.capture_scalar_outputs"),
     (r"\bprint\b|\blogging\b", "print after the compiled function, or not at all"),
     (r"_warnings\.warn`", "warn outside of the compiled function"),
     ("[Cc]ontext manager|with block", "enter the context around the compiled function"),
@@ -45,7 +37,6 @@ _BREAKS = (
     (r"\(\S*In\[.*\]:\d+\)$|:\d+\)$", "move it out of the compiled function"),
     ("", "move it out of the compiled function; fullgraph=True shows where it is"),
 )
-"""Advice for a graph break, by its reason."""
 _TORCHS_BREAK = re.compile(r"graph_break\(\).*[/\\]torch[/\\]\w+[/\\]")
 """The reason of a graph break that torch has put into its own code, as into its optimizers'."""
 _BYPASSES = (
@@ -56,7 +47,6 @@ _BYPASSES = (
     ("[Dd]ynamic|[Ss]ymbolic|[Uu]nbacked", "compile for fixed shapes: dynamic=False"),
     ("", "nothing: torch does not cache such a graph"),
 )
-"""Advice for a bypass, by its reason."""
 _MISSES = (
     ("^inputs$", "nothing, if the model has changed; else see what the function closes over"),
     ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
@@ -67,7 +57,6 @@ _MISSES = (
 """Advice for a miss, by the first difference, where its values do not matter."""
 _NUMBER = re.compile(r"-?(\d|inf|nan)")
 _NO_CONSTANT = "not a constant"
-"""The value of a constant that is none, or none any more."""
 _GRAD = ", requires grad"
 _OR_BOTH = "or keep both: each is stored"
 _EACH_VALUE = "nothing: each value has a graph of its own"
@@ -118,9 +107,9 @@ def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
         return _EACH_VALUE  # a flag, say
     if first.now == _NO_CONSTANT and not in_graph:
         return "nothing: it is a variable in this graph, and no other value compiles again"
+    if name.endswith("['lr']") and "param_groups" in name:
+        return "give it to the optimizer as a tensor: lr=torch.tensor(0.001)"
     if "param_groups" in name:
-        if name.endswith("['lr']"):
-            return "give it to the optimizer as a tensor: lr=torch.tensor(0.001)"
         return _EACH_VALUE  # as tensors, most make torch leave the step to Python
     if "." in name or "[" in name:
         return f"{_EACH_VALUE}; as a tensor it need not compile again, where it is only calculated with"
@@ -128,7 +117,6 @@ def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
 
 
 def _of_input(before: str, now: str) -> str:
-    """Return what to do about an input, such as `f32[2, 64] of strides (1, 2) on cuda:0`."""
     if before.partition(_GRAD)[0] == now.partition(_GRAD)[0]:
         return f"call x.detach(), {_OR_BOTH}"
     if before.partition("[")[0] != now.partition("[")[0]:
@@ -137,17 +125,9 @@ def _of_input(before: str, now: str) -> str:
         return f"keep it on one device, {_OR_BOTH}"
     if before.partition("]")[0] == now.partition("]")[0]:
         return f"call it with tensors laid out alike, such as x.contiguous(), {_OR_BOTH}"
-    then, here = _sizes(before), _sizes(now)
-    if len(then) != len(here):
+    if before.partition("]")[0].count(",") != now.partition("]")[0].count(","):
         return f"call it with as many dimensions each time, {_OR_BOTH}"
-    if any(one != two and {one, two} & {"0", "1"} for one, two in zip(then, here, strict=True)):
-        return "keep both: each is stored; torch compiles sizes 0 and 1 apart, also with dynamic=True"
     return "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"
-
-
-def _sizes(value: str) -> list[str]:
-    """Return the sizes of an input, such as `f32[2, 64] on cuda:0`."""
-    return value.partition("[")[2].partition("]")[0].split(", ")
 
 
 def _first(table: tuple[tuple[str, str], ...], text: str) -> str:
@@ -185,14 +165,11 @@ class Why:
         return f"{self.graph.function.removesuffix(RESUMED)} fell into {parts}: nothing is fused across"
 
     def to_json(self) -> dict[str, Any]:
-        found = self.explanation
+        explanation = self.explanation
         return {
             "graph": self.graph.to_json(),
-            "nearest": None if found is None else found.nearest,
-            "differences": [
-                {"what": each.what, "before": each.before, "now": each.now, "where": each.where}
-                for each in (() if found is None else found.differences)
-            ],
+            "nearest": None if explanation is None else explanation.nearest,
+            "differences": [] if explanation is None else [asdict(part) for part in explanation.differences],
             "meter": self.meter or None,
             "fell_into": self.fell_into,
             "cost": self.cost or None,
@@ -200,21 +177,15 @@ class Why:
         }
 
 
-def explain(graphs: Iterable[GraphRecord], known: Sequence[GraphRecord]) -> list[Why]:
-    """Return `graphs` with all that there is to say of them; `known` are those that this kernel has."""
-    return [Why(graph, _fell_into(graph, known)) for graph in graphs]
+def explain(graphs: Iterable[GraphRecord], known: Iterable[GraphRecord]) -> list[Why]:
+    """Return explanations of `graphs`; `known` are all that this kernel has."""
+    frames: dict[object, set[str]] = defaultdict(set)
+    for graph in known:
+        if graph.direction is not Direction.BACKWARD:
+            frames[_whose(graph)].add(graph.compile_id.partition("/")[0])
+    return [Why(graph, max(1, len(frames[_whose(graph)]))) for graph in graphs]
 
 
-def _fell_into(graph: GraphRecord, known: Sequence[GraphRecord]) -> int:
-    """Return how many frames the function of a graph has become, in the cell that compiled it."""
-    frames = {
-        each.compile_id.partition("/")[0]
-        for each in known
-        if _whose(each) == _whose(graph) and each.direction is not Direction.BACKWARD
-    }
-    return max(1, len(frames))
-
-
-def _whose(graph: GraphRecord) -> tuple[object, ...]:
+def _whose(graph: GraphRecord) -> object:
     """Return what the parts of one function share, in one run of a cell."""
-    return (bare_name(graph.function), graph.location.rpartition(":")[0], graph.cell)
+    return bare_name(graph.function), graph.location.rpartition(":")[0], graph.cell

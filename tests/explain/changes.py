@@ -82,16 +82,13 @@ CHANGES = {
     "rank": given("randn(2, 4, 8)", r"input x: f32\[4, 8\] before, f32\[2, 4, 8\] now"),
     "stride": given("randn(8, 4).t()", r"input x: .* before, f32\[4, 8\] of strides \(1, 4\) now"),
     "dtype": given("randn(4, 8).double(); net = net.double()", f"{WEIGHTS} before, f64"),
-    "half precision": given("randn(4, 8).bfloat16(); net = net.bfloat16()", f"{WEIGHTS} before, bf16"),
     "offset": given("randn(5, 8)[1:]", None),
     "values": given("randn(4, 8) * 3", None),
     "another seed": changed("manual_seed(0)", "manual_seed(1)", None),
     "requires grad": changed("torch.ones(8)", "torch.ones(8, requires_grad=True)", None),
     "shape of a global": changed("torch.ones(8)", "torch.ones(1)", r"input BIAS: f32\[8\] before, f32\[1\]"),
-    "expanded": given("randn(1, 8).expand(4, 8)", r"input x: .* before, f32\[4, 8\] of strides \(0, 1\) now"),
     "a view of an input": changed("x = torch.randn(4, 8)", "x = torch.randn(4, 8); BIAS = x[0]", None),
     "frozen parameters": changed("net = Net()", "net = Net().requires_grad_(False)", None),
-    "dtype of a global": changed("torch.ones(8)", "torch.ones(8).double()", "input BIAS: f32.* before, f64"),
     # constants
     "learning rate": changed("LR = 0.001", "LR = 0.0003", "constant lr: 0.001 before, 0.0003 now"),
     "integer": changed("LR = 0.001", "LR = 1", "constant lr: 0.001 before, 1 now"),
@@ -99,13 +96,11 @@ CHANGES = {
         "LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, not a constant now"
     ),
     "flag": changed("FLAG = True", "FLAG = False", "constant flag: True before, False now"),
-    "flag is a number": changed("FLAG = True", "FLAG = 1", None),
     "flag is None": changed("FLAG = True", "FLAG = None", "constant flag: True before, None now"),
     # code
     "body": changed("y.sum() if", "y.sum().exp() if", r"graph: 1 node differs: none before, exp\(_\) now"),
     "operator": changed("+ BIAS", "- BIAS", "graph: 1 node differs: add.* before, sub.* now"),
     "helper": changed("x.sin()", "x.cos()", HELPER + r"graph: 1 node differs: sin\(_\) before, cos\(_\) now"),
-    "longer helper": changed("x.sin()", "x.sin().tan()", HELPER + r"graph: 1 node differs: .* tan\(_\) now"),
     "closure": changed("make(2)", "make(3)", "constant power of inner: 2 before, 3 now"),
     "global": changed(SETTING, "SCALE = 4.0", "constant SCALE: 2.0 before, 4.0 now"),
     "dictionary": changed('"gain": 1.5', '"gain": 2.5', r"constant TABLE\['gain'\]: 1.5 before, 2.5 now"),
@@ -114,7 +109,6 @@ CHANGES = {
         "* self.factor\n", "/ self.factor\n", FORWARD + "graph: 1 node differs: mul.* div.* now"
     ),
     "more parameters": changed("self.factor = 3.0", TWO.format(8), "inputs: 4 before, 6 now"),
-    "wider layers": changed("self.factor = 3.0", TWO.format(9), "inputs: 4 before, 6 now"),
     "no bias": changed(
         "nn.Linear(8, 8)\n",
         "nn.Linear(8, 8, bias=False)\n",
@@ -127,7 +121,6 @@ CHANGES = {
     "custom operator": changed("x.sin()", "double(x)", HELPER + "graph: 1 node differs: sin.* nbtest.double"),
     "code of an operator that is not called": changed("return x * 2\n", "return x * 3\n", None),
     "comment": changed("def helper(x): return", "def helper(x):\n    # why\n    return", None),
-    "another function": changed("def helper", "def other(x): return x\ndef helper", None),
     "name of an argument": changed("f(x, lr, flag):\n    y =", "f(x, lr, flag):\n    z = x; y =", None),
     # how it is compiled
     "mode": changed('MODE = "lite"', 'MODE = "default"', r"mode or options: \d+ settings differ"),
@@ -143,11 +136,7 @@ CHANGES = {
         "bypass: this backend does not use torch's caches",
     ),
     "epilogues": set_to("epilogue_fusion", "False"),
-    "fusion": set_to("max_fusion_size", "7"),
     "vectors": set_to("cpp.simdlen", "1"),
-    "fast math": set_to("cpp.enable_unsafe_math_opt_flag", "True"),
-    "padding": set_to("shape_padding", "False"),
-    "index order": set_to("pick_loop_orders", "False"),
     "cache tag": after('torch.compiler.config.cache_key_tag = "mine"', "cache tag: none before, mine now"),
     # what is in force
     "threads": after("torch.set_num_threads(1)", "for this number of threads: 1 now, 2 before"),
@@ -160,10 +149,6 @@ CHANGES = {
     "precision": after(
         'torch.set_float32_matmul_precision("high")', f"{PRECISION}: .*none.* before, .*tf32.* now"
     ),
-    "medium precision": after(
-        'torch.set_float32_matmul_precision("medium")', f"{PRECISION}: .*none.* before, "
-    ),
-    "whole graph": changed("OPTIONS = {}", 'OPTIONS = {"fullgraph": True}', None),
     "autocast": changed(
         WITHIN,
         WITHIN.replace("no_grad()", "no_grad(), torch.autocast('cpu')"),
@@ -172,7 +157,6 @@ CHANGES = {
     "gradients": changed(WITHIN, WITHIN.replace("no_grad", "enable_grad"), "gradients: off before, on now"),
     "inference mode": changed(WITHIN, WITHIN.replace("no_grad", "inference_mode"), None),
     "a variable that torch read before": after('os.environ["TORCHINDUCTOR_MAX_AUTOTUNE"] = "1"', None),
-    "a variable of ours": after('os.environ["NBX"] = "1"', None),
 }
 """By name, each a program and what is told of its miss, a regular expression."""
 
@@ -200,7 +184,6 @@ STEPS = {
     "momentum": stepped("momentum=0.9", "momentum=0.8", None),  # the first step has none
     "weight decay": stepped("lr=0.1", "lr=0.1, weight_decay=0.1", rf"{GROUP}\['weight_decay'\]: 0 before"),
     "nesterov": stepped("lr=0.1", "lr=0.1, nesterov=True", rf"{GROUP}\['nesterov'\]: False before, True now"),
-    "maximize": stepped("lr=0.1", "lr=0.1, maximize=True", rf"{GROUP}\['maximize'\]: False before, True now"),
     "learning rate as a tensor": stepped("lr=0.1", "lr=torch.tensor(0.1)", rf"{GROUP}\['lr'\]: 0.1 before"),
     "shape of a parameter": stepped(WEIGHT, WEIGHT.replace("(3)", "(4)"), r"input 0: f32\[3\] before"),
 }
@@ -209,16 +192,14 @@ STEPS = {
 TRAINING = """\
 import torch
 from torch import nn
-class Scaled(nn.Module):
-    gain = 1.5
-class Net(Scaled):
+class Net(nn.Module):
     scale = 2.0
     def __init__(self, width=16):
         super().__init__()
         self.wide = nn.Linear(8, width)
         self.rest = nn.ModuleList([nn.Linear(width, 8)])
         self.register_buffer("shift", torch.ones(8))
-    def forward(self, x): return self.rest[0](self.wide(x)) * self.scale * self.gain + self.shift
+    def forward(self, x): return self.rest[0](self.wide(x)) * self.scale + self.shift
 torch.manual_seed(0)
 net = Net()
 def loss(net, x, factor=0.5, *, weight=0.25): return net(x).sum() * factor * weight
@@ -251,7 +232,6 @@ TRAININGS = {
     "attribute of a class": trained(
         "scale = 2.0", "scale = 4.0", r"constant net\.scale: 2\.0 before, 4\.0 now"
     ),
-    "attribute of a base": trained("gain = 1.5", "gain = 1.6", r"constant net\.gain: 1\.5 before, 1\.6 now"),
     "default of an argument": trained("factor=0.5", "factor=0.6", "constant factor: 0.5 before, 0.6 now"),
     "default of a keyword": trained("weight=0.25", "weight=0.5", "constant weight: 0.25 before, 0.5 now"),
     "shape of a buffer": trained(

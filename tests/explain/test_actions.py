@@ -134,7 +134,7 @@ def test_each_guard_has_the_action_that_helps(guard: str, action: str) -> None:
             "capture_dynamic_output_shape_ops = True",
         ),
         ("an `if`, `while` or `assert` asks for the value of a tensor (In[2]:4)", "torch.cond"),
-        ("Unsupported Tensor.item() call with capture_scalar_outputs=False", "capture_scalar_outputs = True"),
+        ("Unsupported Tensor.item() call with capture_scalar_outputs=False", "capture_scalar_outputs"),
         ("torch cannot trace the built-in `print` (In[3]:5)", "print after"),
         (f"{SKIPPED} Python builtin `_warnings.warn`.", "warn outside"),
         (f"{SKIPPED} builtin `<unknown module>.Random.random.` This function is either", "torch.rand"),
