@@ -24,8 +24,6 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SpanStarted(Event):
-    """A phase of a compile began."""
-
     name: str
     function: str = ""
     """Name of the function being compiled; only a compile's outermost span knows it."""
@@ -41,16 +39,12 @@ class SpanEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LookupStarted(Event):
-    """The FX graph cache is being asked."""
-
     key: str
     backward: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GraphLookup(Event):
-    """The FX graph cache answered."""
-
     key: str
     backward: bool
     hit: bool
@@ -107,8 +101,6 @@ class CandidateTimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSeen(Event):
-    """torch made or hit an artifact."""
-
     type: str
     size: int
 
@@ -143,7 +135,6 @@ class TraceAdopted(Event):
     facts: int
     once_seconds: float
     graph_break_reason: str | None = None
-    """Why it ends in a graph break, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +143,6 @@ class FrameTraced(Event):
 
     reason: str
     names_cause: bool = False
-    """True if it names a changed function or value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The artifacts of this notebook in the local store: read ahead, looked up, recorded.
 
-Everything that reads or writes disks happens on threads of its own, or where the compiler waits for an
-artifact. Whatever fails in the store costs hits, and never a cell.
+Disks are read and written on threads of their own, or where the compiler waits for an artifact. A fault of
+the store costs hits, and never a cell.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_USES = 256
-"""Notes of artifacts that were used which wait for the end of the cell."""
+"""Uses of artifacts that wait for the end of the cell to be recorded."""
 _PAUSES = 20
 """Seconds between two writings of manifest and history, for each second that the first took.
 
@@ -53,11 +53,10 @@ Both hold all graphs, so that a long notebook would spend ever more time on them
 """
 _QUIET_SECONDS = 60.0
 _AHEAD_BYTES = 256 * 2**20
-"""Artifacts read ahead are held in memory until they are asked for, up to this much."""
+"""Bound of the artifacts that are read ahead and held in memory until torch looks them up."""
 _READERS = 4
-"""Threads that read ahead: reading, hashing and decompressing leave Python's lock to others."""
+"""Threads that read ahead: reading, hashing and decompressing release Python's lock."""
 _EVICT_SHARE = 50
-"""The store's bound is checked after each fiftieth of it has been written."""
 
 
 class NotebookCache:
@@ -66,19 +65,14 @@ class NotebookCache:
     def __init__(self, store: Store, session: Session) -> None:
         self.environment: Environment | None = None
         """The components that compiled code is bound to here; None until the compiler is imported."""
-        self.reading_ahead: list[Callable[[Environment], object]] = []
-        """Called, on a thread of its own, before this notebook's manifest is read."""
         self.artifacts = ArtifactStore(store, on_fault=self._note_fault, admits=self._admits)
         """The local store itself, whose methods raise StoreError."""
         self.history = History(self.artifacts.history)
-        self.elsewhere: list[Callable[[], Iterable[Elsewhere]]] = []
-        """Other sources of graphs that cannot be used here; each answers at once."""
         self._session = session
         self._worker = Worker(partial(session.failed, "storing what was compiled"))
         self._lock = ForkSafeLock()
         self._origins: dict[tuple[str, str], Source] = {}
         self._elsewhere: dict[tuple[str, str], list[Elsewhere]] = {}
-        """By where they are, and their environment's digest."""
         self._given_up: set[tuple[str, str]] = set()
         self._readers: list[threading.Thread] = []
         self._prefetcher = Prefetcher(self._read, partial(session.failed, "unpacking a snapshot"))
@@ -88,7 +82,6 @@ class NotebookCache:
         """Artifacts that the compiler has made or hit, which the manifest is to name."""
         self._manifest_is_due = False
         self._uses: deque[Callable[[], object]] = deque()
-        """Notes of artifacts that were used: work that waits for the end of the cell."""
         self._pid = os.getpid()
         self._closed = False
         self._next_save = 0.0
@@ -110,7 +103,7 @@ class NotebookCache:
         if self._closed or os.getpid() != self._pid:
             return True
         self._submit_uses()
-        self._session.attempt("writing the manifest", partial(self.submit, self._save))
+        self.submit(self._save)
         return self._worker.flush(timeout)
 
     def close(self) -> None:
@@ -124,7 +117,7 @@ class NotebookCache:
         self._prefetcher.stop()
 
     def forget(self) -> None:
-        """Begin as if nothing had been read, found, used or given up: what was stored is removed."""
+        """Forget all that was read, used or given up: what was stored is removed."""
         with self._lock:
             self._forget_read()
             self._prefetcher.begin(None)
@@ -143,7 +136,6 @@ class NotebookCache:
         return None if environment is None else self._stored_of(environment, notebook)
 
     def packed(self, ref: ArtifactRef) -> bytes | None:
-        """Return a stored artifact as a snapshot holds it; None where it is absent or cannot be read."""
         return self._access("read", "reading what is to be shared", lambda: self.artifacts.packed(ref))
 
     def manifest(self) -> Manifest | None:
@@ -164,19 +156,20 @@ class NotebookCache:
         return artifacts
 
     def at_hand(self, type: str) -> Sequence[Artifact]:
+        """Return the artifacts of a type that were read ahead, and not looked up yet."""
         return self._prefetcher.at_hand(type)
 
     def keys_of(self, type: str, timeout: float) -> list[str]:
         return list(dict.fromkeys(ref.key for ref in self._prefetcher.refs(timeout) if ref.type == type))
 
     def mark_restored(self, type: str, key: str) -> None:
-        """Note that what was found for `key` is where the compiler looks, and was not before."""
+        """Note that what `find` returned for `key` is now where the compiler looks."""
         here = (Level.L1, self.artifacts.store.name)
         self._origins[(type, key)] = self._prefetcher.sources.get((type, key)) or here
         logger.debug("%s %s is where torch looks; it came from %s", type, key, self._origins[(type, key)][1])
 
-    def origin_of(self, type: str, key: str) -> tuple[Level, str]:
-        """Return the level and the source, in words, of an artifact that the compiler has just hit."""
+    def origin_of(self, type: str, key: str) -> Source:
+        """Return the source of an artifact that the compiler has just hit."""
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
     def restored(self) -> Mapping[tuple[str, str], Source]:
@@ -186,7 +179,6 @@ class NotebookCache:
         return dict(self._refused)
 
     def is_damaged(self, key: str) -> bool:
-        """Return whether an artifact stored under torch's `key` was damaged when it was looked up."""
         return key in self._damaged
 
     def summaries(self) -> Sequence[GraphSummary]:
@@ -196,11 +188,11 @@ class NotebookCache:
         """Yield the known graphs that cannot be used here, nearest first."""
         for graphs in [*self._elsewhere.values()]:
             yield from graphs
-        for look in self.elsewhere:
-            yield from look()
+        if (snapshots := self._session.snapshots) is not None:
+            yield from snapshots.of_no_use()
 
     def note_elsewhere(self, where: str, manifests: Iterable[Manifest]) -> None:
-        """Note graphs outside the local store, such as `published by a@b`, in whatever environment."""
+        """Note the graphs outside the local store, such as `published by a@b`, that do not fit here."""
         if (environment := self.environment) is not None:
             for manifest in manifests:
                 unfit = [*unusable([manifest], environment, where)]
@@ -228,9 +220,11 @@ class NotebookCache:
         with self._lock:
             self.environment = environment
             self._forget_read()
-        self._start_reading(environment)
+        self.read_again()
 
-    def _start_reading(self, environment: Environment) -> None:
+    def read_again(self) -> None:
+        if (environment := self.environment) is None:
+            return
         if not self.read_in_background(partial(self._read_ahead, environment, self._prefetcher)):
             self._prefetcher.begin(None)
 
@@ -252,19 +246,16 @@ class NotebookCache:
             thread.join(left())
         return not any(thread.is_alive() for thread in readers)
 
-    def read_again(self) -> None:
-        if (environment := self.environment) is not None:
-            self._start_reading(environment)
-
     def _read_ahead(self, environment: Environment, prefetcher: Prefetcher) -> None:
-        notebook = self._session.notebook(timeout=2.0)
-        for hook in self.reading_ahead:
-            self._session.attempt("restoring a snapshot", partial(hook, environment))
+        session = self._session
+        notebook = session.notebook(timeout=2.0)
+        if session.snapshots is not None:
+            session.attempt("restoring a snapshot", partial(session.snapshots.restore_known, environment))
         manifest = None
-        if self._session.settings.prefetch:
+        if session.settings.prefetch:
             manifest = self._stored_of(environment, notebook) or Manifest(environment, notebook, ())
         prefetcher.begin(manifest)
-        if (shared_client := self._session.shared_client) is not None:
+        if (shared_client := session.shared_client) is not None:
             shared_client.begin(environment)
         self.history.read(notebook)
         read = partial(self.artifacts.manifests, notebook)
@@ -276,7 +267,7 @@ class NotebookCache:
         return self._access("read", "reading the manifest", load)
 
     def _forget_read(self) -> None:
-        """Begin as if nothing had been read, found or used; with the lock held."""
+        """Forget all that was read or used; with the lock held."""
         self._prefetcher.stop()
         self._prefetcher = Prefetcher(self._read, partial(self._session.failed, "unpacking a snapshot"))
         self._used.clear()
@@ -296,12 +287,12 @@ class NotebookCache:
     def adopt(
         self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
     ) -> None:
-        """Provide what `source` brought, `packed` by digest, which was checked; store it after a cell."""
+        """Provide the verified artifacts of `source`, `packed` by digest; store them after a cell."""
         self._session.met_others()
         now = time.time()
-        refs = [ref.not_after(now) for ref in manifest.artifacts]
+        refs = tuple(ref.not_after(now) for ref in manifest.artifacts)
         notebook = self._session.notebook(timeout=2.0)
-        ours = replace(manifest, environment=environment, notebook=notebook, artifacts=tuple(refs))
+        ours = replace(manifest, environment=environment, notebook=notebook, artifacts=refs)
         with self._lock:
             if self._closed or environment != self.environment:
                 return
@@ -315,8 +306,8 @@ class NotebookCache:
         self._session.met_others()
         self._prefetcher.sources[ref.type, ref.key] = source
         if self._session.saving and self._session.settings.save:
-            adopt = partial(self._adopt, environment, ref, packed)  # the manifest names it once it was used
-            self._session.attempt("storing what was shared", partial(self.submit, adopt))
+            # The manifest names it once it was used.
+            self.submit(partial(self._adopt, environment, ref, packed))
 
     def record(self, type: str, key: str, content: bytes | Callable[[], bytes], *, made: bool) -> None:
         """Store an artifact that this process `made`, in the background; of one that it hit note the use.
@@ -333,14 +324,14 @@ class NotebookCache:
         cell = session.cell.digest if session.cell else ""
         task = partial(self._store, environment, type, key, content, cell, session.function(), made)
         if made or len(self._uses) >= _MOST_USES:
-            session.attempt("storing what was compiled", partial(self.submit, task))
+            self.submit(task)
         else:
             self._uses.append(task)
 
     def submit(self, task: Callable[[], object]) -> None:
         """Give `task` to the worker; a forked child has none, and nothing to write."""
         if os.getpid() == self._pid:
-            self._worker.submit(task)
+            self._session.attempt("storing what was compiled", partial(self._worker.submit, task))
 
     def save_manifest(self, graphs: Sequence[GraphRecord] = (), *, unfinished: bool = False) -> None:
         """Write manifest and history, in the background, with a cell's `graphs`; `unfinished`: it raised."""
@@ -349,11 +340,11 @@ class NotebookCache:
             add = partial(self.history.add, graphs, environment.digest, unfinished=unfinished)
             self._session.attempt("keeping the history", add)
         self._submit_uses()
-        self._session.attempt("writing the manifest", partial(self.submit, self._save_paced))
+        self.submit(self._save_paced)
 
     def _submit_uses(self) -> None:
         while self._uses:
-            self._session.attempt("noting what was used", partial(self.submit, self._uses.popleft()))
+            self.submit(self._uses.popleft())
 
     # --- on the worker thread -------------------------------------------------------------------
 
@@ -367,7 +358,7 @@ class NotebookCache:
         function: str,
         made: bool,
     ) -> None:
-        """Store an artifact, or note its use, and hand it on to the shared level."""
+        """Store an artifact, or note its use, and pass it on to the shared level."""
         packed: bytes | None = None
 
         def put() -> ArtifactRef | None:
@@ -401,7 +392,7 @@ class NotebookCache:
         return new
 
     def _save_paced(self) -> None:
-        """Write manifest and history, or have a timer do so where they have just been written."""
+        """Write manifest and history, now or by a timer if they have just been written."""
         pause = self._next_save - time.monotonic()
         if pause <= 0.0:
             self._save()
@@ -471,13 +462,13 @@ class NotebookCache:
         except StoreError as error:
             self._quiet_until[access] = time.monotonic() + _QUIET_SECONDS
             failed = f"{what} failed, so it is not tried for a while"
-            self._session.notice(f"{self.artifacts.store.name}: {failed}. {error.with_next_step()}")
+            self._notice(f"{failed}. {error.with_next_step()}")
         except Exception as error:
             self._session.failed(what, error)
         return None
 
     def _admits(self, ref: ArtifactRef) -> bool:
-        """Return whether an artifact may be used; say why those of its maker may not."""
+        """Return whether an artifact may be used; a notice says why those of its maker may not."""
         try:
             self._session.judge.admit_stored(ref)
             if ref.provenance is not None:
@@ -486,17 +477,17 @@ class NotebookCache:
             return True
         except TrustError as error:
             self._refused[ref.digest] = error.what
-            why = f"what came from elsewhere is not used: {error.with_next_step()}"
-            self._session.notice(f"{self.artifacts.store.name}: {why}")
+            self._notice(f"what came from elsewhere is not used: {error.with_next_step()}")
             return False
 
     def _note_fault(self, error: FormatError) -> None:
-        """Say that stored bytes could not be used."""
         if isinstance(error, UnsupportedVersion):
-            text = "entries of a newer nbcache were left alone"
+            self._notice("entries of a newer nbcache were left alone")
         else:
             self._damaged.add(getattr(self._looking_for, "key", ""))
-            text = "damaged entries were removed and count as misses"
+            self._notice("damaged entries were removed and count as misses")
+
+    def _notice(self, text: str) -> None:
         self._session.notice(f"{self.artifacts.store.name}: {text}")
 
 
@@ -507,33 +498,30 @@ def _summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tu
     for ref in refs:
         artifacts.setdefault((ref.cell, ref.function), {})[ref.digest] = None
         keys.add(ref.key)
-    found = []
+    summaries = []
     for graph in graphs:
         cell = graph.cell_digest
         if (cell, graph.function) not in artifacts:
             continue  # not cached, not to be saved, or of another environment
         if graph.outcome is Outcome.MISS and graph.key and graph.key not in keys:
             continue  # its compile was interrupted
-        found.append(
+        saves = graph.saved_seconds
+        if saves is None:  # all but tracing and loading, which a hit does itself
+            saves = graph.total_seconds - sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
+        summaries.append(
             GraphSummary(
                 cell=cell,
                 function=graph.function,
                 direction=graph.direction,
                 outcome=graph.outcome,
                 key=graph.key or "",
-                seconds=max(0.0, _compiling(graph)),
+                seconds=max(0.0, saves),
                 artifacts=tuple(artifacts[cell, graph.function]),
                 threads=graph.threads,
                 components=graph.components,
             )
         )
-    return tuple(found)
-
-
-def _compiling(graph: GraphRecord) -> float:
-    """Return the seconds that a hit saves: all but tracing and loading, which it has itself."""
-    own = sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
-    return graph.total_seconds - own if graph.saved_seconds is None else graph.saved_seconds
+    return tuple(summaries)
 
 
 class Prefetcher:
@@ -542,7 +530,7 @@ class Prefetcher:
     def __init__(
         self, find: Callable[[str, str], list[Artifact]], on_damage: Callable[[FormatError], None]
     ) -> None:
-        """`find` returns what the store has; `on_damage` hears of what a snapshot holds and is damaged."""
+        """`find` reads the store; `on_damage` is called with faults of a snapshot's contents."""
         self._find = find
         self._on_damage = on_damage
         self._lock = ForkSafeLock()
@@ -553,7 +541,6 @@ class Prefetcher:
         self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, Source]]] = {}
         """Compressed contents that were brought, with their sources, by type and key, then digest."""
         self.sources: dict[tuple[str, str], Source] = {}
-        """The sources of artifacts that were brought, by type and key."""
         self._taken: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
         self._held = 0
@@ -562,13 +549,13 @@ class Prefetcher:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, where nothing is being read ahead: the rest is read when asked for."""
+        """Go on in a forked child, which has no thread that reads ahead: lookups read."""
         self._known = threading.Event()
         self._known.set()
         self._reading = object()
 
     def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: Source) -> bool:
-        """Take in what `source` has, `packed` by digest; return whether it is new."""
+        """Take in a manifest of `source`, with contents by digest; return whether it is new."""
         with self._lock:
             if manifest in self._brought:
                 return False
@@ -609,38 +596,38 @@ class Prefetcher:
 
     def at_hand(self, type: str) -> list[Artifact]:
         with self._lock:
-            return [each for slot, found in self._ahead.items() if slot[0] == type for each in found]
+            slots = [slot for slot in self._ahead if slot[0] == type]
+            return [artifact for slot in slots for artifact in self._ahead[slot]]
 
     def pop(self, type: str, key: str) -> list[Artifact]:
-        """Return the artifacts under a type and key, from wherever they are; they are released."""
+        """Return the artifacts under a type and key, and release those that were read ahead."""
         with self._lock:
             self._taken.add((type, key))
-            found = self._ahead.pop((type, key), None)
-            self._held -= _bytes_of(found or ())
-        return self._look(type, key) if found is None else found
+            artifacts = self._ahead.pop((type, key), None)
+            self._held -= _bytes_of(artifacts or ())
+        return self._look(type, key) if artifacts is None else artifacts
 
     def release(self, refs: Iterable[ArtifactRef]) -> None:
-        """Release the bytes of artifacts that were brought, and that the local store has by now."""
+        """Release the bytes of artifacts that were brought, and that the local store now has."""
         with self._lock:
             for ref in refs:
                 self._packed.get((ref.type, ref.key), {}).pop(ref.digest, None)
 
     def _look(self, type: str, key: str) -> list[Artifact]:
-        found = self._find(type, key)
-        known = {artifact.digest for artifact in found}
+        artifacts = self._find(type, key)
+        known = {artifact.digest for artifact in artifacts}
         with self._lock:
             brought = dict(self._packed.get((type, key), {}))
         for digest, (ref, packed, source) in brought.items():
             if digest not in known:
                 try:
-                    found.append(Artifact(type, key, unpack(packed, size=ref.size, digest=digest)))
+                    artifacts.append(Artifact(type, key, unpack(packed, size=ref.size, digest=digest)))
                     self.sources[type, key] = source
                 except FormatError as error:
                     self._on_damage(error)
-        return found
+        return artifacts
 
     def _read(self, wanted: Iterator[tuple[str, str]], reading: object) -> None:
-        """Read what is `wanted` next, until all is read or held in memory; for several threads at once."""
         while True:
             with self._lock:
                 slot = next(wanted, None)
@@ -650,13 +637,13 @@ class Prefetcher:
                     continue
                 if self._held > _AHEAD_BYTES:
                     return
-            found = self._look(*slot)
+            artifacts = self._look(*slot)
             with self._lock:
                 if reading is not self._reading:
                     return
-                if found and slot not in self._taken:
-                    self._ahead[slot] = found
-                    self._held += _bytes_of(found)
+                if artifacts and slot not in self._taken:
+                    self._ahead[slot] = artifacts
+                    self._held += _bytes_of(artifacts)
 
 
 def _bytes_of(artifacts: Iterable[Artifact]) -> int:
@@ -668,7 +655,6 @@ class History:
 
     def __init__(self, store: HistoryStore) -> None:
         self.kernel = secrets.token_hex(8)
-        """A random name of this kernel."""
         self._store = store
         self._lock = ForkSafeLock()
         self._runs: dict[tuple[str, int], Run] = {}
@@ -689,25 +675,17 @@ class History:
         self, graphs: Iterable[GraphRecord], environment_digest: str, *, unfinished: bool = False
     ) -> None:
         """Add the graphs of a cell that has ended (`unfinished`: it raised), but no interrupted compiles."""
-        now = time.time()
+        make = partial(run_of, time=time.time(), kernel=self.kernel, environment=environment_digest)
         with self._lock:
             for graph in graphs:
                 if graph.reason == f"{NOT_COMPILED}{INTERRUPTED}":
                     continue
-                run = run_of(
-                    graph,
-                    time=now,
-                    kernel=self.kernel,
-                    number=self._number,
-                    environment=environment_digest,
-                    unfinished=unfinished,
-                )
+                run = make(graph, number=self._number, unfinished=unfinished)
                 self._runs[run.identity] = run
                 self._number += 1
             self._runs = {run.identity: run for run in merged(self._runs.values())}
 
     def save(self, notebook: str) -> None:
-        """Store this kernel's new runs; those that cannot be written wait for the next time."""
         with self._lock:
             own = [run for run in self._runs.values() if run.kernel == self.kernel]
             runs, number = [run for run in own if run.number >= self._saved], self._number

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from nbcache.core.threads import ForkSafeLock, start_thread
 
 _PAUSE_SECONDS = 0.05
-"""Seconds between two looks at a process that holds a lock, and is to be stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class BackgroundProcess:
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Start the process; OSError where that fails."""
         self._process = subprocess.Popen(
             command,
             env=environ,
@@ -60,7 +58,6 @@ class BackgroundProcess:
         )
 
     def exit_status(self) -> int | None:
-        """Return the exit status; None while the process is alive."""
         return self._process.poll()
 
     def send(self, number: signal.Signals) -> None:
@@ -124,7 +121,6 @@ class Prewarming:
             start_thread(self._pause_later, "pausing")
 
     def _pause(self) -> bool:
-        """Stop the background process while a cell runs; return whether that is done."""
         with self._lock:
             return not self._cell_runs or self._background is None or self._background.pause()
 
@@ -133,7 +129,6 @@ class Prewarming:
             time.sleep(_PAUSE_SECONDS)
 
     def start_background(self, command: Sequence[str], environ: Mapping[str, str]) -> BackgroundProcess:
-        """Start the process that works between cells; OSError where that fails."""
         process = BackgroundProcess(command, environ)
         with self._lock:
             self._background = process

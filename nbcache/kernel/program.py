@@ -24,7 +24,6 @@ _CLOCKS_DIFFER = 0.05
 """Seconds by which a file that is written now may seem older than this process's clock says."""
 
 _MOST_NEW = 100
-"""Cells whose sources are kept until somebody asks for the digest."""
 
 
 class Program:
@@ -35,11 +34,9 @@ class Program:
         self._new: list[str] = []
         """Sources that the digest does not hold yet: most kernels never ask for it."""
         self._present: dict[str, str] = {}
-        """By cell, the digest of its source when it ran last."""
         self._runs_files = False
         self._began = time.time() - _CLOCKS_DIFFER
         self._files: dict[str, tuple[tuple[int, int], str]] = {}
-        """By path, what was found of a file, and its digest."""
 
     def note_cell(self, source: str, name: str | None = None) -> None:
         """Note a cell that begins; `name` tells it from other cells, whatever its source is."""
@@ -50,7 +47,6 @@ class Program:
         self._present[name or digest] = digest
 
     def present(self) -> frozenset[str]:
-        """Return the digests of the cells that have run, each as it ran last."""
         return frozenset(self._present.values())
 
     def digest(self, generated: str = "") -> str:

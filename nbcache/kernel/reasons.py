@@ -1,4 +1,4 @@
-"""Say why a graph was not there, or was traced again, by what is known of those that were stored."""
+"""The reason of a miss, by what is known of stored graphs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NOT_STORED = "not stored: "
 DAMAGED = "what is stored is damaged; it was removed"
 INCOMPLETE = "stored, but a C++ kernel of it is missing"
 NOT_COMPILED = "not compiled: "
-"""Beginning of the reason of a graph whose compile was interrupted or failed."""
+"""The beginning of the reason of a graph whose compile was interrupted or failed."""
 GONE = "it was stored, and is not there any more: evicted, or removed"
 LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
-"""Why a graph missed that was stored as it is."""
+"""Reasons of graphs that missed although they were stored."""
 _GROUPS = ("torch", "device", "triton", "python", "cpu", "compiler")
-"""The parts of an environment, what tells most first."""
+"""The parts of an environment, the most telling first."""
 _LONGEST = 60
 _Graph = TypeVar("_Graph", GraphSummary, GraphRecord)
 
@@ -55,33 +55,30 @@ def _order(label: str) -> int:
 
 
 def _difference(part: key.Difference) -> Difference:
-    """Return a component that differs as people call it: `torch` for `torch.version`."""
     values = (one_line(value or "", _LONGEST) for value in telling(part))
     return Difference(part.label.removesuffix(".version").replace(".", " "), *values)
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A graph that torch asked its cache for, and that was not there."""
+    """A graph that torch looked up, and that was not there."""
 
     key: str
     function: str
-    cell: str = ""
-    """Digest of the cell that calls the function."""
+    cell: Cell | None = None
+    """The cell that runs."""
     threads: int = 0
     """torch's number of threads; 0 where it is not known."""
     backward: bool = False
     incomplete: bool = False
-    """True if it is there without its C++ kernels."""
+    """True if the graph is there without its C++ kernels."""
     components: Components | None = None
-    run: Cell | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     text: str
     explanation: Explanation | None = None
-    """Its differences from the nearest stored one, if any."""
 
 
 def why_missed(
@@ -92,67 +89,65 @@ def why_missed(
 ) -> Reason:
     """Return why torch could hit nothing.
 
-    `stored` is what the notebook's manifests tell, `earlier` what this kernel has compiled, `elsewhere` what
-    cannot be used here. C++ kernels are for one number of threads, also where torch's key leaves it out
-    (until 2.12).
+    `stored` are the graphs of the notebook's manifests, `earlier` those that this kernel has compiled,
+    `elsewhere` those that cannot be used here. C++ kernels are for one number of threads, also where torch's
+    key leaves it out (until 2.12).
     """
     before = _versions(miss, stored)
     here = [graph for graph in _versions(miss, earlier) if not _is_another_part(graph, miss)]
     known: list[GraphSummary | GraphRecord] = [*reversed(here), *before]  # newest first
+    nearest = _nearest(miss, known)
     counts = {graph.threads for graph in known if graph.threads}
     if miss.threads and counts and miss.threads not in counts:
-        return _of_threads(miss, known, " or ".join(map(str, sorted(counts))))
+        listed = " or ".join(map(str, sorted(counts)))
+        text = f"not stored for this number of threads: {miss.threads} now, {listed} before"
+        threads = Difference("threads", listed, str(miss.threads))
+        rest = [part for part in nearest.differences if part.what != "threads"] if nearest else []
+        return Reason(text, Explanation(nearest.nearest if nearest else known[0].key or "", (threads, *rest)))
     if miss.incomplete:
         return Reason(INCOMPLETE)
-    others = [each for each in elsewhere if _versions(miss, each.graphs)]
-    for each in others:
-        if not each.differences and any(graph.key == miss.key for graph in each.graphs):
-            return Reason(f"not used: it is {each.where}")
+    others = [other for other in elsewhere if _versions(miss, other.graphs)]
+    for other in others:
+        if not other.differences and any(graph.key == miss.key for graph in other.graphs):
+            return Reason(f"not used: it is {other.where}")
     if not known:
         return _of_environments(miss, others) or Reason(FIRST_TIME)
     if any(graph.key == miss.key and not _is_unfinished(graph) for graph in known):
         return Reason(GONE)
-    if (found := _nearest(miss, known)) is not None:
-        return Reason(f"{NOT_STORED}{found.clause()}", found)
+    if nearest is not None:
+        return Reason(f"{NOT_STORED}{nearest.clause()}", nearest)
     if not before:
         text = "what this kernel has compiled of this name had other code, inputs or settings"
-    elif miss.cell and any(_digest(graph) == miss.cell for graph in before):
+    elif miss.cell and any(graph.cell == miss.cell.digest for graph in before):
         text = "this cell is unchanged, so inputs, settings or code outside it differ"
     else:
         text = "what is stored of a function of this name has other code, inputs or settings"
     return Reason(f"{NOT_STORED}{text}")
 
 
-def _of_threads(miss: Miss, known: Sequence[GraphSummary | GraphRecord], counts: str) -> Reason:
-    text = f"not stored for this number of threads: {miss.threads} now, {counts} before"
-    threads, found = Difference("threads", counts, str(miss.threads)), _nearest(miss, known)
-    if found is None:
-        return Reason(text, Explanation(known[0].key or "", (threads,)))
-    rest = [difference for difference in found.differences if difference.what != threads.what]
-    return Reason(text, Explanation(found.nearest, (threads, *rest)))
-
-
 def _of_environments(miss: Miss, others: Sequence[Elsewhere]) -> Reason | None:
-    unfit = [each for each in others if each.differences]
+    unfit = [other for other in others if other.differences]
     if not unfit:
         return None
-    each = min(unfit, key=lambda one: len(one.differences))
-    found = Explanation(_versions(miss, each.graphs)[-1].key, each.differences)
-    return Reason(f"not stored for this environment: {found.clause()} ({each.where})", found)
+    other = min(unfit, key=lambda other: len(other.differences))
+    explanation = Explanation(_versions(miss, other.graphs)[-1].key, other.differences)
+    return Reason(f"not stored for this environment: {explanation.clause()} ({other.where})", explanation)
 
 
 def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
-    """Return those graphs that may be versions of the one that missed, by their names."""
+    """Return the graphs that may be versions of the one that missed, by their names."""
     name = (miss.function, miss.backward)
     named = [graph for graph in graphs if (graph.function, graph.direction is Direction.BACKWARD) == name]
-    # Lambdas have no names of their own.
-    return named if has_own_name(miss.function) else [one for one in named if _digest(one) == miss.cell]
+    if has_own_name(miss.function):
+        return named
+    digest = miss.cell.digest if miss.cell else ""  # lambdas have no names of their own
+    return [graph for graph in named if _digest(graph) == digest]
 
 
 def _is_another_part(graph: GraphRecord, miss: Miss) -> bool:
     """Return whether a graph of this name is another part of its function, or another lambda of its cell."""
     shares_name = graph.function.endswith(RESUMED) or not has_own_name(graph.function)
-    return shares_name and miss.run is not None and graph.cell == miss.run
+    return shares_name and miss.cell is not None and graph.cell == miss.cell
 
 
 def _is_unfinished(graph: GraphSummary | GraphRecord) -> bool:
@@ -163,8 +158,8 @@ def _is_unfinished(graph: GraphSummary | GraphRecord) -> bool:
 def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explanation | None:
     if miss.components is None:
         return None
-    others = [(graph.key, graph.components) for graph in known if graph.key]
-    return explain_miss(miss.components, [each for each in others if each[0] != miss.key])
+    others = ((graph.key, graph.components) for graph in known if graph.key and graph.key != miss.key)
+    return explain_miss(miss.components, others)
 
 
 def _digest(graph: GraphSummary | GraphRecord) -> str:

@@ -72,7 +72,6 @@ class ReportLog:
             del self._held[threading.get_ident()]
 
     def will_say(self, text: str) -> bool:
-        """Return whether a notice that the next report shows has `text` in it."""
         with self._lock:
             return any(_line(text) in notice for notice in self._fresh)
 
@@ -92,7 +91,6 @@ class ReportLog:
             return report
 
     def name_code(self, filename: str, cell: Cell) -> None:
-        """Remember that code compiled under `filename` is the source of `cell`."""
         if len(self._code) >= _MOST_NAMES:
             del self._code[next(iter(self._code))]
         self._code[filename.rpartition("/")[2]] = cell

@@ -1,8 +1,7 @@
 """One session a kernel: what compiles is recorded, what torch asks for is provided, and both are reported.
 
-Everything that reads or writes disks happens on the session's own threads, or where torch waits
-for an artifact anyway. Nothing in here fails a user's cell: a store that fails goes quiet for a
-while and says so once in the next report.
+Disks are read and written on the session's own threads, or where torch waits for an artifact. Nothing in
+here fails a user's cell: a store that fails goes quiet for a while, with one notice in the next report.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ _COMPILE = "inductor_compile"
 class CompilerBridge(Protocol):
     """The compiler as a session needs it; `torch_bridge` implements it for torch.
 
-    Once installed, the bridge calls `emit` of the session for what the compiler does, and `find` when it is
-    about to look an artifact up; and of the session's cache `environment_ready` when the compiler is there,
+    Once installed, the bridge calls the session's `emit` for what the compiler does, and `find` when it is
+    about to look an artifact up; of the session's cache, `environment_ready` when the compiler is there,
     and `record` for each artifact that it makes or hits.
     """
 
@@ -92,7 +91,7 @@ class Session:
         self.settings = settings
         self.bridge = bridge
         self.report_log = ReportLog()
-        """Reports, notices, and the names of cells' code."""
+        self.notice = self.report_log.notice
         self.judge = Judge(lambda: Keyring(self.settings.trust_dir), lambda: self.settings.trust)
         self.cache = NotebookCache(store, self)
         self.artifacts = self.cache.artifacts
@@ -112,9 +111,9 @@ class Session:
         self.saving = True
         self._attempting = threading.local()
         self.unnoticed = Unnoticed()
-        """The compiles that no report tells of; what they make is stored all the same."""
+        """The compiles that no report shows; what they make is stored all the same."""
         self.shared_client: SharedClient | None = None
-        """With the shared level, while this kernel is connected to one."""
+        """None while this kernel is connected to no shared level."""
         self.connector: Callable[[str], object] | None = None
         """The function behind `connect`; the extension sets it."""
         self.snapshots: Sharing | None = None
@@ -151,7 +150,7 @@ class Session:
         self.cache.close()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all that was recorded is stored and shared; False where it is not within `timeout` s."""
+        """Wait until all that was recorded is stored and shared; False after `timeout` seconds."""
         left, shared_client = countdown(timeout), self.shared_client
         return self.cache.flush(timeout) and (shared_client is None or shared_client.flush(left()))
 
@@ -164,7 +163,7 @@ class Session:
         """Remove all that is stored, or `only` what is one notebook's, and the compiler's own cache folders
         if they are ours.
 
-        Returns how many entries are gone, or artifacts of the notebook. StoreError where the store fails.
+        Returns the number of removed entries, or artifacts of the notebook. StoreError where the store fails.
         """
         self.cache.flush()
         if only is None:
@@ -196,13 +195,12 @@ class Session:
         if self.shared_client is None:
             return
         left = countdown(timeout)
-        self.cache.flush(timeout)  # which hands on what is to be published
+        self.cache.flush(timeout)  # which passes on what is to be published
         shared_client, self.shared_client = self.shared_client, None
         shared_client.close(left() or 0.0)
 
     @property
     def shares(self) -> bool:
-        """Return whether this kernel is connected to a shared level."""
         return self.shared_client is not None
 
     # --- what a user sees -----------------------------------------------------------------------
@@ -240,11 +238,8 @@ class Session:
         by = shared_client.level.introduce(holder.signer, holder.user, holder.host)
         return replace(activity, compiled_by=by, compiled_since=holder.since)
 
-    def notice(self, text: str) -> None:
-        self.report_log.notice(text)
-
     def snapshot(self, dest: str | os.PathLike[str] | None = None) -> SnapshotTaken:
-        """Write all that is stored of this notebook into a snapshot, with all that is there already.
+        """Write what the notebook's present cells use into the snapshot at `dest`, beside what it has.
 
         `dest` is a file, or `URL#NAME` in a store; by default the file beside the notebook. A Path is always
         a file. Raises NbcacheError where it cannot be taken or written.
@@ -252,10 +247,8 @@ class Session:
         return _of_extension(self.snapshots).snapshot(dest)
 
     def restore(self, src: str | os.PathLike[str] | None = None) -> list[SnapshotRestored]:
-        """Use the snapshots at `src`: a file, a notebook, a URL, or `URL#NAME` in a store.
-
-        By default those of this notebook. A Path is always a file. Raises NbcacheError where nothing of them
-        may be used here, or fits.
+        """Use the snapshots at `src`: a file, a notebook, a URL, or `URL#NAME` in a store; by default this
+        notebook's. A Path is always a file. Raises NbcacheError where nothing of them may be used, or fits.
         """
         return _of_extension(self.snapshots).restore_from(src)
 
@@ -274,13 +267,10 @@ class Session:
 
     def end_cell(self, name: str | None = None, *, unfinished: bool = False) -> CellReport:
         """Report on the cell, called `name` by the user, and store what it made; `unfinished`: it raised."""
-        graphs = self._tracker.end_cell()
-        marks = []
-        if graphs and self.settings.trust is not Policy.STRICT:  # not once: for as long as it is so
-            marks.append(
-                f"trust={self.settings.trust.value}: snapshots of signers you have not named may run"
-            )
-        shared = self.shared_client
+        graphs, marks = self._tracker.end_cell(), []
+        trust, shared = self.settings.trust, self.shared_client
+        if graphs and trust is not Policy.STRICT:  # not once: for as long as it is so
+            marks.append(f"trust={trust.value}: snapshots of signers you have not named may run")
         if graphs and shared and (why := shared.level.why_off) and not self.report_log.will_say(why):
             marks.append(f"{shared.level.name} is off for now: {why}")
         report = self.report_log.add(self.cell, graphs, self._clock() - self._cell_began, marks, name)
@@ -333,10 +323,10 @@ class Session:
         self._tracker.handle(event)
 
     def find(self, type: str, key: str) -> Sequence[Artifact]:
-        """Return what the levels beyond torch's own hold under torch's `key`, newest first.
+        """Return the artifacts beyond torch's own folder under torch's `key`, newest first.
 
-        torch is about to look `key` up: the bridge writes what this returns to where torch looks, and
-        says so by `mark_restored`. The shared level is asked only where no nearer one has anything.
+        torch is about to look `key` up: the bridge writes them to where torch looks, and calls
+        `mark_restored`. The shared level is asked only where no nearer one has anything.
         """
         return self.cache.find(type, key) or self.find_shared(type, key)
 
@@ -346,17 +336,17 @@ class Session:
             return ()
         if self.unnoticed.is_here():
             return ()  # prewarming, between cells: it may wait for nobody
-        found = shared_client.find(environment, type, key)
-        logger.debug("looked up %s %s in %s: %d found", type, key, shared_client.level.name, len(found))
-        return found
+        artifacts = shared_client.find(environment, type, key)
+        logger.debug("looked up %s %s in %s: %d found", type, key, shared_client.level.name, len(artifacts))
+        return artifacts
 
     def wait_for_other_kernel(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
         """Return the graph, none of those `tried`, that another kernel compiles now; nothing without one."""
         environment, shared_client = self.environment, self.shared_client
         if environment is None or shared_client is None or not (self.saving and self.settings.save):
             return ()
-        function = self.function()
-        return shared_client.wait_for_other_kernel(environment, key, function, frozenset(map(sha256, tried)))
+        known = frozenset(map(sha256, tried))
+        return shared_client.wait_for_other_kernel(environment, key, self.function(), known)
 
     def function(self) -> str:
         return self._tracker.function_on(threading.get_ident())
@@ -364,22 +354,22 @@ class Session:
     def miss_reason(
         self, key: str, threads: int = 0, *, backward: bool = False, components: Components | None = None
     ) -> Reason:
-        """Return why nothing could be hit under `key`, which is made of `components`, for so many threads."""
+        """Return why torch could hit nothing under `key`; `components` are the key's."""
         if self.cache.is_damaged(key):
             return Reason(DAMAGED)
         if self.environment is None:
             return Reason("nbcache stores and restores nothing in this kernel, as a notice explains")
-        cell, incomplete = self.cell.digest if self.cell else "", self.cache.is_given_up("inductor", key)
-        miss = Miss(key, self.function(), cell, threads, backward, incomplete, components, self.cell)
+        incomplete = self.cache.is_given_up("inductor", key)
+        miss = Miss(key, self.function(), self.cell, threads, backward, incomplete, components)
         return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.of_no_use())
 
     def why(self, graph: str | None = None) -> list[Why]:
         """Explain the graphs of a function, or of a compile id `0/1`; by default of the last cell."""
-        known, last = self.graphs, next((each for each in reversed(self.reports) if each.graphs), None)
-        chosen = known if last is None else last.graphs
+        known = self.graphs
         if graph is not None:
-            chosen = [each for each in known if graph in (each.compile_id, each.function)]
-        return explain(chosen, known)
+            return explain([one for one in known if graph in (one.compile_id, one.function)], known)
+        of_cells = (report.graphs for report in reversed(self.reports) if report.graphs)
+        return explain(next(of_cells, known), known)
 
     def met_others(self) -> None:
         """From now on, treat artifacts in the compiler's folder as foreign."""
@@ -393,7 +383,7 @@ class Session:
     # --- faults ---------------------------------------------------------------------------------
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Say in a notice that `what` failed, and for a bug of nbcache, that it is to be reported."""
+        """Give a notice that `what` failed, and that a bug of nbcache is to be reported."""
         logger.info("%s failed", what, exc_info=error)
         if isinstance(error, NbcacheError):
             self.notice(f"{what} failed: {error}")
@@ -436,7 +426,7 @@ class Unnoticed:
 
 
 class NotebookLocator:
-    """`locate` returns the notebook's identity, or an empty text; `say` is given notices."""
+    """`locate` returns the notebook's identity, or an empty text; `say` shows notices."""
 
     def __init__(self, locate: Callable[[], str], say: Callable[[str], None]) -> None:
         self._locate = locate

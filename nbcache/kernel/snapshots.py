@@ -1,4 +1,4 @@
-"""Snapshots of one kernel's notebook: found when the extension loads, restored if trusted, taken."""
+"""Snapshots of one kernel's notebook: found when the extension loads, restored if trusted, written."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _LOOK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """An untrusted signer or maker of a snapshot that came along."""
+    """An untrusted signer or maker of a snapshot."""
 
     fingerprint: str
     name: str
@@ -73,7 +73,7 @@ class Stranger:
 
 
 class Sharing:
-    """Looks for the snapshots of a session's notebook, and has the session use those that it may."""
+    """Finds the snapshots of a session's notebook, and makes the session use those that it may."""
 
     def __init__(
         self,
@@ -88,14 +88,12 @@ class Sharing:
         self._looked = threading.Event()
         self._lock = ForkSafeLock()
         self._received: dict[str, Received] = {}
-        """By what tells versions apart."""
+        """By `Received.version`."""
         self._problems: list[NbcacheError] = []
         self.cells: frozenset[str] = frozenset()
         """Digests of the notebook's code cells, as they were when snapshots were looked for."""
         self._ignored: set[str] = set()
-        """Fingerprints of those whom the user does not want to be asked about in this kernel."""
-        session.cache.reading_ahead.append(self._restore_known)
-        session.cache.elsewhere.append(self._of_no_use)
+        """Fingerprints of signers whom the user does not want to be asked about in this kernel."""
         session.snapshots = self
         self.judge = session.judge
         renew_in_children(self)
@@ -108,8 +106,10 @@ class Sharing:
     def keyring(self) -> Keyring:
         return Keyring(self._session.settings.trust_dir)
 
+    # --- looking --------------------------------------------------------------------------------
+
     def look(self) -> None:
-        """Look, in the background, for the snapshots that the notebook carries and the one beside it."""
+        """Look, in the background, for the snapshots in the notebook and the one beside it."""
         self._looked.clear()
         if start_thread(self._look, "look") is None:
             self._looked.set()
@@ -118,23 +118,60 @@ class Sharing:
         """Wait until snapshots have been looked for; False where `timeout` seconds are too few."""
         return self._looked.wait(timeout)
 
+    def _look(self) -> None:
+        try:
+            if notebook := self._session.notebook(timeout=_LOCATE_SECONDS):
+                self._look_at(Path(notebook))
+        except Exception as error:  # whatever lies in that folder, the user's cells run
+            self._session.notice(f"looking for snapshots failed: {error!r}")
+        finally:
+            self._looked.set()
+
+    def _look_at(self, notebook: Path) -> None:
+        content = b""
+        try:
+            content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES) if notebook.exists() else b""
+        except NbcacheError as error:
+            self._problems.append(error)
+        self.cells = _digests(content)
+        taken_in, problems = of_notebook(notebook, content, self.keyring)
+        self._problems += problems
+        self._take_in(taken_in)
+
+    def _take_in(self, taken_in: Iterable[Received]) -> None:
+        with self._lock:
+            for received in taken_in:
+                self._received.setdefault(received.version, received)
+
     def problems(self) -> list[NbcacheError]:
-        """Return what was wrong with snapshots that were found, and are not used; of very many, with some."""
+        """Return the errors of snapshots that are not used, up to a bound."""
         return self._problems[:_MOST_PROBLEMS]
 
     def known(self) -> list[Received]:
-        """Return the snapshots that are here, whoever signed them; each signer as they stand now."""
+        """Return the snapshots that are here, each with the present standing of its signer."""
         with self._lock:
             received = list(self._received.values())
         return [self._with_standing(version) for version in received]
 
-    def _of_no_use(self) -> Iterator[Elsewhere]:
-        """Yield what of the snapshots that are here is not used, and why."""
+    def told(self) -> list[Received]:
+        """Return the snapshots that are here, without those of ignored signers."""
+        ignored = self._ignored
+        return [
+            one for one in self.known() if one.standing is not Standing.UNKNOWN or one.signer not in ignored
+        ]
+
+    def forget(self) -> None:
+        with self._lock:
+            self._received.clear()
+            self._problems.clear()
+
+    def of_no_use(self) -> Iterator[Elsewhere]:
+        """Yield the graphs of snapshots that are here and not used, and why."""
         if (here := self._session.environment) is None:
             return
         try:
             known = self.known()
-        except NbcacheError:  # keys that cannot be read: nobody is trusted, which is said elsewhere
+        except NbcacheError:  # keys that cannot be read: nobody is trusted, as another notice says
             return
         for received in known:
             where, manifests = f"in {received.name}", received.snapshot.manifests
@@ -145,10 +182,7 @@ class Sharing:
             whose = "signed by somebody whom you do not trust" if received.standing else "not signed"
             yield Elsewhere(graphs, f"{where}, {whose}")
 
-    def forget(self) -> None:
-        with self._lock:
-            self._received.clear()
-            self._problems.clear()
+    # --- restoring ------------------------------------------------------------------------------
 
     def receive(self, source: str | os.PathLike[str]) -> list[Received]:
         """Take in the snapshots at `source` without using them; NbcacheError where none is whole."""
@@ -166,8 +200,7 @@ class Sharing:
         environment = self._session.environment
         restored: list[tuple[Received, Manifest | None]] = []
         problems: list[NbcacheError] = []
-        for received in taken_in:
-            received = self._with_standing(received)
+        for received in map(self._with_standing, taken_in):
             try:
                 received.unlock(self._session.settings.trust)
                 fits = None if environment is None else self._adopt(received, environment)
@@ -178,6 +211,37 @@ class Sharing:
             raise next((error for error in problems if not isinstance(error, UntrustedSigner)), problems[0])
         self._session.cache.read_again()
         return restored
+
+    def restore_known(self, environment: Environment) -> None:
+        """Restore the snapshots that are here and may be used."""
+        self.looked(_LOOK_SECONDS)
+        for received in self.known():
+            try:
+                manifest = self._adopt(received, environment)
+                logger.debug("%s: %d artifacts may be used", received.name, len(manifest.artifacts))
+            except EnvironmentMismatch as error:
+                logger.debug("%s is not used: %s", received.name, error)
+            except TrustError as error:  # the line at load says so
+                logger.debug("%s is not used: %s", received.name, error)
+                continue
+            except NbcacheError as error:  # a statement in it is of something else: other snapshots go on
+                self._session.notice(str(error))
+                continue
+            if (line := self.unfit_line(received)) and not self._foresaw(received):
+                self._session.notice(f"{one_line(received.name)}: {line}")
+
+    def _foresaw(self, received: Received) -> bool:
+        """Return whether the line at load named what differs here: torch was not imported then."""
+        here, manifests = self._foreseen(), received.snapshot.manifests
+        return here is not None and all(foreseen_differences(manifest, here) for manifest in manifests)
+
+    def _adopt(self, received: Received, here: Environment) -> Manifest:
+        packed = received.unlock(self._session.settings.trust)
+        manifest, wrong = usable(received, here, self.judge)
+        for error in wrong:
+            self._session.notice(f"{received.name}: part of it is not used: {error}")
+        self._session.cache.adopt(here, manifest, packed, (Level.L2, received.name))
+        return manifest
 
     def unfit_line(self, received: Received) -> str:
         """Return a line on the graphs of unchanged cells that do not fit here; empty if all fit."""
@@ -198,29 +262,33 @@ class Sharing:
                     self._session.configure(settings.with_value("portable", name, origin=chosen))
                     return
 
+    def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
+        restored = self.restore(self.receive(self.of_notebook() if src is None else src))
+        return [
+            SnapshotRestored(received.where, len(fits.graphs), len(fits.digests))
+            if fits
+            else SnapshotRestored(received.where, 0, 0, pending=True)
+            for received, fits in restored
+        ]
+
+    # --- trust ----------------------------------------------------------------------------------
+
     def strangers(self) -> list[Stranger]:
         """Return the untrusted signers of snapshots, and the untrusted makers in those of trusted signers."""
-        found: dict[str, Stranger] = {}
+        strangers: dict[str, Stranger] = {}
         for received in self.known():
             if received.standing is Standing.UNKNOWN:
                 who = Stranger(received.signer, received.snapshot.user, received)
-                found.setdefault(received.signer, who)
+                strangers.setdefault(received.signer, who)
             elif received.standing is not None:
                 for fingerprint, made in makers(received.snapshot).items():
                     if fingerprint and self.judge.standing(fingerprint) is Standing.UNKNOWN:
-                        found.setdefault(fingerprint, Stranger(fingerprint, made.user, received))
-        return [each for each in found.values() if each.fingerprint not in self._ignored]
+                        strangers.setdefault(fingerprint, Stranger(fingerprint, made.user, received))
+        return [who for who in strangers.values() if who.fingerprint not in self._ignored]
 
     def ignore(self, fingerprint: str) -> None:
         """Stop mentioning an untrusted signer, for as long as this kernel runs."""
         self._ignored.add(fingerprint)
-
-    def told(self) -> list[Received]:
-        """Return the snapshots that are here, without those that somebody who is ignored has signed."""
-        known = self.known()
-        return [
-            one for one in known if one.standing is not Standing.UNKNOWN or one.signer not in self._ignored
-        ]
 
     def trust(self, stranger: Stranger, name: str) -> None:
         """Trust a signer from now on, called `name`, and restore what they have signed."""
@@ -229,19 +297,14 @@ class Sharing:
         self.judge.forget()
         self.follow([stranger.received])
         if (environment := self._session.environment) is not None:
-            self._restore_known(environment)
+            self.restore_known(environment)
             self._session.cache.read_again()
 
     def _with_standing(self, received: Received) -> Received:
         standing = self.keyring.standing(received.signer) if received.signer else None
         return replace(received, standing=standing)
 
-    def current(self) -> Callable[[Manifest], Manifest]:
-        """Return what takes from a manifest all that the notebook's present cells use."""
-        if not (cells := present_cells(self._locate())):
-            return lambda manifest: manifest  # the file is unknown
-        cells |= self._session.program.present()
-        return partial(asked_for, cells=cells, runs=self._session.cache.history.runs())
+    # --- taking ---------------------------------------------------------------------------------
 
     def build(
         self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({}), *, everything: bool = False
@@ -253,15 +316,22 @@ class Sharing:
                 "there is nothing to take a snapshot of: nothing compiled is stored for this notebook",
                 next_step="run a cell that compiles first",
             )
-        if not everything and (present := self.current()(manifest)).graphs:
+        if not everything and (present := self._current()(manifest)).graphs:
             manifest = present
         return build_snapshot(self._session.artifacts, manifest, origin, known)
+
+    def _current(self) -> Callable[[Manifest], Manifest]:
+        """Return a function that restricts a manifest to what the notebook's present cells use."""
+        if not (cells := present_cells(self._locate())):
+            return lambda manifest: manifest  # the file is unknown
+        cells |= self._session.program.present()
+        return partial(asked_for, cells=cells, runs=self._session.cache.history.runs())
 
     def write(self, target: Path | Place, origin: Origin, *, everything: bool = False) -> Taken:
         """Write a snapshot to `target`; the notebook's own keeps what present cells use, or `everything`."""
         notebook = self._locate()
         is_its_own = bool(notebook) and target == beside(Path(notebook))
-        current = self.current() if is_its_own and not everything else None
+        current = self._current() if is_its_own and not everything else None
         build = partial(self.build, origin, everything=everything)
         return write(target, build, origin, self.keyring, current)
 
@@ -276,17 +346,8 @@ class Sharing:
         target = self.beside_notebook(notebook) if dest is None else destination(dest)
         return self.write(target, self.origin(notebook)).summary()
 
-    def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:
-        restored = self.restore(self.receive(self.of_notebook() if src is None else src))
-        return [
-            SnapshotRestored(received.where, len(fits.graphs), len(fits.digests))
-            if fits
-            else SnapshotRestored(received.where, 0, 0, pending=True)
-            for received, fits in restored
-        ]
-
     def beside_notebook(self, notebook: str) -> Path:
-        """Return where the snapshot of the notebook goes; ConfigError where `notebook` is not known."""
+        """Return the path of the notebook's snapshot; ConfigError where `notebook` is not known."""
         step = "name a file, or set %nbcache config notebook=PATH"
         return beside(_known_path(notebook, "where its snapshot goes", "snapshot", step))
 
@@ -297,61 +358,6 @@ class Sharing:
 
     def origin(self, notebook: str) -> Origin:
         return origin(os.path.basename(notebook), self._session.settings)
-
-    def _look(self) -> None:
-        try:
-            if notebook := self._session.notebook(timeout=_LOCATE_SECONDS):
-                self._look_at(Path(notebook))
-        except Exception as error:  # whatever lies in that folder, the user's cells run
-            self._session.notice(f"looking for snapshots failed: {error!r}")
-        finally:
-            self._looked.set()
-
-    def _look_at(self, notebook: Path) -> None:
-        content = b""
-        try:
-            content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES) if notebook.exists() else b""
-        except NbcacheError as error:
-            self._problems.append(error)
-        self.cells = _digests(content)
-        found, problems = of_notebook(notebook, content, self.keyring)
-        self._problems += problems
-        self._take_in(found)
-
-    def _take_in(self, found: Iterable[Received]) -> None:
-        with self._lock:
-            for received in found:
-                self._received.setdefault(received.version, received)
-
-    def _restore_known(self, environment: Environment) -> None:
-        self.looked(_LOOK_SECONDS)
-        for received in self.known():
-            try:
-                manifest = self._adopt(received, environment)
-                logger.debug("%s: %d artifacts may be used", received.name, len(manifest.artifacts))
-            except EnvironmentMismatch as error:
-                logger.debug("%s is not used: %s", received.name, error)
-            except TrustError as error:  # the line at load says so
-                logger.debug("%s is not used: %s", received.name, error)
-                continue
-            except NbcacheError as error:  # a statement in it is of something else: it costs nobody else's
-                self._session.notice(str(error))
-                continue
-            if (line := self.unfit_line(received)) and not self._foresaw(received):
-                self._session.notice(f"{one_line(received.name)}: {line}")
-
-    def _foresaw(self, received: Received) -> bool:
-        """Return whether the line at load named what differs here: torch was not imported then."""
-        here, manifests = self._foreseen(), received.snapshot.manifests
-        return here is not None and all(foreseen_differences(manifest, here) for manifest in manifests)
-
-    def _adopt(self, received: Received, here: Environment) -> Manifest:
-        packed = received.unlock(self._session.settings.trust)
-        manifest, wrong = usable(received, here, self.judge)
-        for error in wrong:
-            self._session.notice(f"{received.name}: part of it is not used: {error}")
-        self._session.cache.adopt(here, manifest, packed, (Level.L2, received.name))
-        return manifest
 
 
 def _known_path(notebook: str, what: str, verb: str, next_step: str) -> Path:
@@ -377,10 +383,9 @@ def _digests(content: bytes) -> frozenset[str]:
 
 
 def usable(received: Received, here: Environment, judge: Judge) -> tuple[Manifest, list[NbcacheError]]:
-    """Return what of a snapshot may be used `here`: what fits, and was compiled by somebody who is trusted.
+    """Return the part of a snapshot that fits `here` and has trusted makers, and faults of the other makers.
 
-    Also returns what is wrong with statements of who compiled the rest. Raises EnvironmentMismatch, a
-    TrustError or a FormatError where nothing may be used.
+    Raises EnvironmentMismatch, a TrustError or a FormatError where nothing may be used.
     """
     manifest = fitting(received.snapshot.manifests, here)
     if manifest is None:

@@ -1,10 +1,9 @@
 """Fold compile events into per-graph status: a reducer without I/O, clocks or torch.
 
-torch reports what it does as nested spans on a thread, and as single facts in between. The
-outermost span with a compile id is one *compile* (of a frame, or of a lazy backward); inside it,
-each span that compiles or loads an FX graph opens a *graph*. Every moment is charged to the
-innermost span that has a phase; what is spent outside any graph (tracing, keys, guards) goes to
-the first graph of the compile.
+torch reports its work as nested spans on a thread, and as single facts in between. The outermost span
+with a compile id is one *compile* (of a frame, or of a lazy backward); inside it, each span that compiles
+or loads an FX graph opens a *graph*. Every moment is charged to the innermost span that has a phase; time
+outside any graph (tracing, keys, guards) goes to the first graph of the compile.
 """
 
 from __future__ import annotations
@@ -18,18 +17,13 @@ from typing import Any, TypeVar
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import RESUMED, Activity, Cell, GraphRecord, bare_name
 from nbcache.core.threads import ForkSafeLock, renew_in_children
+from nbcache.kernel import events
 from nbcache.kernel.events import (
-    ArtifactSeen,
     AutogradLookup,
-    CandidateTimed,
-    CodeLoaded,
     Event,
     FrameCompiled,
     FrameTraced,
     GraphLookup,
-    KernelTuned,
-    KernelUsed,
-    LookupStarted,
     SpanEnded,
     SpanStarted,
     TraceAdopted,
@@ -37,7 +31,6 @@ from nbcache.kernel.events import (
 )
 from nbcache.kernel.reasons import NOT_COMPILED, NOT_STORED
 
-_NO_CACHES = "this backend does not use torch's caches"
 _PHASES = {
     "dynamo": "dynamo",
     "entire_frame_compile": "dynamo",
@@ -90,8 +83,8 @@ class _Graph:
 class _Compile:
     compile_id: str
     function: str
-    began: float
     cell: Cell | None
+    began: float
     graphs: list[_Graph] = field(default_factory=list)
     open: _Graph | None = None
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -108,9 +101,20 @@ class _Compile:
             self.graphs.append(self.open)
         return self.open
 
+    @property
+    def last_graph(self) -> _Graph | None:
+        return self.open or (self.graphs[-1] if self.graphs else None)
+
+    @property
+    def graph_break_reason(self) -> str | None:
+        """Why the function ends in a graph break, by the adopted trace or by torch."""
+        if isinstance(self.trace, TraceAdopted):
+            return self.trace.graph_break_reason
+        return self.frame.graph_break_reason if self.frame else None
+
     def take_over(self, graph: _Graph) -> None:
-        """Make one of `graph` and an earlier try of it: a stored one that was useless."""
-        for earlier in [each for each in self.graphs if each is not graph]:
+        """Merge `graph` with an earlier try of it: a stored one that was useless."""
+        for earlier in [other for other in self.graphs if other is not graph]:
             if (earlier.key, earlier.backward) == (graph.key, graph.backward):
                 self.graphs.remove(earlier)
                 _add(graph.phases, earlier.phases)
@@ -124,12 +128,12 @@ class _Span:
     opened_graph: bool = False
 
 
+@dataclass(slots=True)
 class _Thread:
-    def __init__(self) -> None:
-        self.stack: list[_Span] = []
-        self.compile: _Compile | None = None
-        self.charged_until = 0.0
-        self.candidates = (0, 0)
+    stack: list[_Span] = field(default_factory=list)
+    compile: _Compile | None = None
+    charged_until: float = 0.0
+    candidates: tuple[int, int] = (0, 0)
 
 
 class Tracker:
@@ -140,14 +144,14 @@ class Tracker:
         self._threads: dict[int, _Thread] = {}
         self._frames: dict[str, FrameCompiled] = {}
         self._broken: dict[str, str] = {}
-        """Why functions broke off before there was anything to compile, by their names."""
+        """Function → why it broke off before there was anything to compile."""
         self._cell: Cell | None = None
         self._records: list[GraphRecord] = []
         self._cell_start = 0
         self._runs: dict[tuple[str, str], int] = {}
-        """By compile id and name of a kernel: the index of the last graph that runs it."""
+        """Compile id and name of a kernel → the index of the last graph that runs it."""
         self._tuned: dict[int, tuple[GraphRecord, set[str]]] = {}
-        """By index: hits whose kernels were benchmarked again, as they were before, and those kernels."""
+        """Index → a hit whose kernels were benchmarked again, as it was before, and those kernels."""
         renew_in_children(self)
 
     def renew(self) -> None:
@@ -179,9 +183,8 @@ class Tracker:
     def end_cell(self) -> tuple[GraphRecord, ...]:
         """Return the graphs of the cell that was running; what compiles from now on has no cell."""
         with self._lock:
-            graphs = tuple(
-                record for record in self._records[self._cell_start :] if record.cell is self._cell
-            )
+            of_cell = self._records[self._cell_start :]
+            graphs = tuple(record for record in of_cell if record.cell is self._cell)
             self._cell = None
             self._cell_start = len(self._records)
             return graphs
@@ -193,7 +196,9 @@ class Tracker:
 
     def activity(self, now: float) -> Activity | None:
         with self._lock:
-            busy = [(each.compile, each) for each in self._threads.values() if each.compile and each.stack]
+            busy = [
+                (state.compile, state) for state in self._threads.values() if state.compile and state.stack
+            ]
             if not busy:
                 return None
             compile, thread = min(busy, key=lambda pair: pair[0].began)
@@ -209,7 +214,7 @@ class Tracker:
 
     def handle(self, event: Event) -> None:
         with self._lock:
-            if isinstance(event, KernelTuned):
+            if isinstance(event, events.KernelTuned):
                 self._kernel_tuned(event)
                 return
             thread = self._threads.setdefault(event.thread, _Thread())
@@ -226,10 +231,10 @@ class Tracker:
         if not thread.stack:
             if event.compile_id is None:  # a worker's own span: the thread that waits for it is charged
                 return
-            thread.compile = _Compile(event.compile_id, event.function, event.time, self._cell)
+            frame = self._frames.get(event.compile_id, _NO_FRAME)
+            function = event.function or frame.function
+            thread.compile = _Compile(event.compile_id, function, self._cell, event.time)
             thread.charged_until = event.time
-            if not event.function and (frame := self._frames.get(event.compile_id)):
-                thread.compile.function = frame.function
         self._push(thread, event.name, event.time)
         if event.name == "inductor_compile" and thread.compile and thread.compile.open is None:
             thread.compile.graph(thread.stack[-1].backward)
@@ -237,12 +242,13 @@ class Tracker:
 
     def _push(self, thread: _Thread, name: str, time: float, backward: bool = False) -> None:
         self._charge(thread, time)
-        parent = thread.stack[-1] if thread.stack else None
-        phase = _PHASES.get(name, parent.phase if parent else "dynamo")
-        if parent and parent.phase == "build":
-            phase = "build"
+        phase = _PHASES.get(name, "dynamo")
         backward = backward or "bw_compiler" in name or name == "entire_backward_compile"
-        thread.stack.append(_Span(name, phase, backward or (parent is not None and parent.backward)))
+        if thread.stack:
+            parent = thread.stack[-1]
+            phase = "build" if parent.phase == "build" else _PHASES.get(name, parent.phase)
+            backward = backward or parent.backward
+        thread.stack.append(_Span(name, phase, backward))
 
     def _charge(self, thread: _Thread, time: float) -> None:
         """Charge the time since the last event to the innermost span."""
@@ -252,8 +258,7 @@ class Tracker:
         thread.charged_until = time
 
     def _span_ended(self, thread: _Thread, event: SpanEnded) -> None:
-        names = [span.name for span in thread.stack]
-        if event.name not in names:  # began before we were watching
+        if event.name not in [span.name for span in thread.stack]:  # began before we were watching
             return
         while thread.stack[-1].name != event.name:  # torch drops spans that an exception tore down
             self._pop(thread, event.time)
@@ -277,8 +282,7 @@ class Tracker:
 
     @staticmethod
     def _inductor_ended(compile: _Compile, attributes: Mapping[str, Any]) -> None:
-        graph = compile.open
-        state = attributes.get("cache_state")
+        graph, state = compile.open, attributes.get("cache_state")
         if graph is None or state is None:  # no state: it raised
             return
         if "is_backward" in attributes:
@@ -291,42 +295,42 @@ class Tracker:
         graph.key = graph.key or attributes.get("key")
 
     def _fact(self, thread: _Thread, compile: _Compile, event: Event) -> None:
-        if isinstance(event, LookupStarted):
-            opened = compile.open is None
-            graph = compile.graph(event.backward)
-            graph.backward, graph.key = event.backward, event.key
-            compile.take_over(graph)
-            self._push(thread, _LOOKUP, event.time, event.backward)
-            thread.stack[-1].opened_graph = opened
-        elif isinstance(event, GraphLookup):
-            graph = compile.graph(event.backward)
-            graph.key = event.key
-            graph.outcome = Outcome.HIT if event.hit else Outcome.MISS
-            graph.reason, graph.lookup = event.reason, event
-            while thread.stack and self._pop(thread, event.time) != _LOOKUP:
-                pass
-        elif isinstance(event, AutogradLookup):
-            compile.autograd = event
-        elif isinstance(event, KernelUsed):
-            target = compile.open or (compile.graphs[-1] if compile.graphs else None)
-            if target is not None and not (event.name and event.name in target.names):
-                target.kernels.append(event.compiled)
-                target.names.add(event.name)
-                if event.size:
-                    target.bytes[event.type] += event.size
-        elif isinstance(event, CandidateTimed):
-            thread.candidates = (event.done, event.all) if event.done < event.all else (0, 0)
-        elif isinstance(event, ArtifactSeen):
-            (compile.open or compile).bytes[event.type] += event.size
-        elif isinstance(event, CodeLoaded):
-            if (target := compile.open or (compile.graphs[-1] if compile.graphs else None)) is not None:
-                target.code_path = event.path  # what it loads itself, such as kernels, has come before
-        elif isinstance(event, FrameCompiled):
-            compile.frame = event
-        elif isinstance(event, (TraceAdopted, TraceAudited, FrameTraced)):
-            compile.trace = event
+        match event:
+            case events.LookupStarted(key=key, backward=backward):
+                opened = compile.open is None
+                graph = compile.graph(backward)
+                graph.backward, graph.key = backward, key
+                compile.take_over(graph)
+                self._push(thread, _LOOKUP, event.time, backward)
+                thread.stack[-1].opened_graph = opened
+            case GraphLookup():
+                graph = compile.graph(event.backward)
+                graph.key, graph.reason, graph.lookup = event.key, event.reason, event
+                graph.outcome = Outcome.HIT if event.hit else Outcome.MISS
+                while thread.stack and self._pop(thread, event.time) != _LOOKUP:
+                    pass
+            case AutogradLookup():
+                compile.autograd = event
+            case events.KernelUsed(name=name):
+                target = compile.last_graph
+                if target is not None and not (name and name in target.names):
+                    target.kernels.append(event.compiled)
+                    target.names.add(name)
+                    if event.size:
+                        target.bytes[event.type] += event.size
+            case events.CandidateTimed(done=done, all=all):
+                thread.candidates = (done, all) if done < all else (0, 0)
+            case events.ArtifactSeen(type=type, size=size):
+                (compile.open or compile).bytes[type] += size
+            case events.CodeLoaded(path=path):
+                if (target := compile.last_graph) is not None:
+                    target.code_path = path  # what it loads itself, such as kernels, has come before
+            case FrameCompiled():
+                compile.frame = event
+            case TraceAdopted() | TraceAudited() | FrameTraced():
+                compile.trace = event
 
-    def _kernel_tuned(self, event: KernelTuned) -> None:
+    def _kernel_tuned(self, event: events.KernelTuned) -> None:
         """Note on a hit what it did not save: the kernel's best configuration was not there."""
         index = self._runs.get((event.compile_id or "", event.name))
         if index is None or self._records[index].outcome is not Outcome.HIT:
@@ -348,9 +352,11 @@ class Tracker:
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
         if not graphs and compile.frame and compile.frame.operators and not failure:
             empty = bool(compile.graphs) or "inductor" in compile.phases
-            reason = "nothing in it is to be compiled" if empty else _NO_CACHES
+            reason = (
+                "nothing in it is to be compiled" if empty else "this backend does not use torch's caches"
+            )
             graphs = [_Graph(backward=False, outcome=Outcome.BYPASS, reason=reason)]
-        if not graphs and (broke := _graph_break_of(compile)):
+        if not graphs and (broke := compile.graph_break_reason):
             self._broken[bare_name(frame.function if frame else compile.function)] = broke
         if graphs:
             _add(graphs[0].phases, compile.phases)
@@ -360,14 +366,13 @@ class Tracker:
             self._records.append(self._of_its_forward(self._record(compile, frame, graph)))
 
     def _of_its_forward(self, record: GraphRecord) -> GraphRecord:
-        """Return a backward that missed with why its forward did: it is made of that, and says less."""
-        forward = (record.compile_id, Direction.FORWARD)
-        graphs = (
-            graph for graph in reversed(self._records) if (graph.compile_id, graph.direction) == forward
-        )
-        if record.direction is Direction.BACKWARD and record.explanation and (graph := next(graphs, None)):
-            explanation = graph.explanation
-            return replace(record, reason=graph.reason, explanation=explanation) if explanation else record
+        """Give a backward that missed the reason of its forward: it is made of that, and says less."""
+        if record.direction is not Direction.BACKWARD or not record.explanation:
+            return record
+        for graph in reversed(self._records):
+            if (graph.compile_id, graph.direction) == (record.compile_id, Direction.FORWARD):
+                explained = graph if graph.explanation else record
+                return replace(record, reason=explained.reason, explanation=explained.explanation)
         return record
 
     def _record(self, compile: _Compile, frame: FrameCompiled | None, graph: _Graph) -> GraphRecord:
@@ -378,12 +383,11 @@ class Tracker:
             direction = Direction.INFERENCE if compile.inference else Direction.FORWARD
         seconds = {phase: spent for phase, spent in graph.phases.items() if spent > 0}
         seconds["total"] = sum(seconds.values())
-        compiled = sum(
-            graph.outcome is not Outcome.HIT if kernel is None else kernel for kernel in graph.kernels
-        )
+        missed = graph.outcome is not Outcome.HIT
+        compiled = sum(missed if kernel is None else kernel for kernel in graph.kernels)
         shown = frame or replace(_NO_FRAME, function=compile.function)
         forward = _NO_FRAME if graph.backward else frame or _NO_FRAME
-        broke = None if forward is _NO_FRAME else _graph_break_of(compile)
+        broke = None if forward is _NO_FRAME else compile.graph_break_reason
         if forward.function.endswith(RESUMED):  # it may go on where a frame without a graph broke
             earlier = self._broken.pop(bare_name(forward.function), None)
             broke = broke or earlier
@@ -400,7 +404,7 @@ class Tracker:
             reason=_reason_of(compile, graph, compiled),
             key=graph.key,
             seconds=seconds,
-            saved_seconds=_saved_seconds_of(compile, graph, seconds),
+            saved_seconds=None if missed else _saved_seconds(compile, graph, seconds),
             operators=forward.operators,
             kernels=len(graph.kernels),
             kernels_compiled=compiled,
@@ -408,7 +412,7 @@ class Tracker:
             recompile_reason=forward.recompile_reason,
             graph_break_reason=broke,
             threads=graph.lookup.threads,
-            trace=None if graph.backward else _trace_of(compile),
+            trace=None if graph.backward else _fate_of_trace(compile),
             components=graph.lookup.components,
             explanation=graph.lookup.explanation,
             code_path=graph.code_path,
@@ -424,33 +428,34 @@ def _add(amounts: dict[str, _Amount], more: Mapping[str, _Amount]) -> None:
 
 def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
     """Return why a graph did not hit, or what a hit had to do all the same."""
+    trace, autograd = compile.trace, compile.autograd
     if graph.outcome is not Outcome.HIT:
         if compile.frame and compile.frame.failure:
             return f"{NOT_COMPILED}{compile.frame.failure}"
-        reason, trace = graph.reason or "", compile.trace
+        reason = graph.reason or ""
         if isinstance(trace, FrameTraced) and trace.names_cause and reason.startswith(_GRAPH_DIFFERS):
             return f"{NOT_STORED}{trace.reason}; {reason.removeprefix(NOT_STORED)}"
         return graph.reason
     notes = []
     if compiled:
         notes.append(f"{compiled} of {len(graph.kernels)} kernels compiled again")
-    if compile.autograd and compile.autograd.outcome is Outcome.MISS:
+    if autograd and autograd.outcome is Outcome.MISS:
         notes.append(f"traced again: {_NO_AUTOGRAD_ENTRY}")
-    elif compile.autograd and compile.autograd.outcome is Outcome.BYPASS:
-        notes.append(f"traced again: AOTAutograd bypassed, {compile.autograd.reason}")
+    elif autograd and autograd.outcome is Outcome.BYPASS:
+        notes.append(f"traced again: AOTAutograd bypassed, {autograd.reason}")
     elif graph.backward:
         pass  # it is not traced on its own
-    elif isinstance(compile.trace, TraceAudited):
-        found = f"differs: {compile.trace.differs}" if compile.trace.differs else "agrees"
-        notes.append(f"traced again: its trace was audited, and {found}")
-    elif isinstance(compile.trace, FrameTraced):
-        notes.append(f"traced again: {compile.trace.reason}")
-    elif compile.trace:
-        notes.append(f"not traced: {compile.trace.guards:,} guards and {compile.trace.facts:,} facts hold")
+    elif isinstance(trace, TraceAudited):
+        verdict = f"differs: {trace.differs}" if trace.differs else "agrees"
+        notes.append(f"traced again: its trace was audited, and {verdict}")
+    elif isinstance(trace, FrameTraced):
+        notes.append(f"traced again: {trace.reason}")
+    elif trace:
+        notes.append(f"not traced: {trace.guards:,} guards and {trace.facts:,} facts hold")
     return "; ".join(notes) or None
 
 
-def _trace_of(compile: _Compile) -> str | None:
+def _fate_of_trace(compile: _Compile) -> str | None:
     if isinstance(compile.trace, TraceAudited):
         return "differs" if compile.trace.differs else "agrees"
     if compile.trace is None:
@@ -458,20 +463,10 @@ def _trace_of(compile: _Compile) -> str | None:
     return "adopted" if isinstance(compile.trace, TraceAdopted) else "outdated"
 
 
-def _graph_break_of(compile: _Compile) -> str | None:
-    """Return why a function ends in a graph break: as torch has told, or its trace."""
-    if isinstance(compile.trace, TraceAdopted):
-        return compile.trace.graph_break_reason
-    return compile.frame.graph_break_reason if compile.frame else None
-
-
-def _saved_seconds_of(compile: _Compile, graph: _Graph, seconds: Mapping[str, float]) -> float | None:
-    """Return what compiling took once, with tracing where that is saved, less what it took now."""
-    if graph.outcome is not Outcome.HIT:
-        return None
+def _saved_seconds(compile: _Compile, graph: _Graph, seconds: Mapping[str, float]) -> float | None:
+    """Return the seconds of compiling once, with tracing where that is saved, less the seconds now."""
     once = graph.lookup.saved_seconds
-    if compile.autograd and compile.autograd.outcome is Outcome.HIT:
-        whole = compile.autograd
+    if (whole := compile.autograd) and whole.outcome is Outcome.HIT:
         once = (whole.backward_saved_seconds if graph.backward else whole.forward_saved_seconds) or once
     if once is None:
         return None
