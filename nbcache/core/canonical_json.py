@@ -14,7 +14,6 @@ from nbcache.core.errors import CorruptEntry, FormatError, UnsupportedVersion
 from nbcache.core.key import is_sha256
 
 VERSION = 1
-"""That of all formats so far."""
 
 _MOST_QUOTED = 100
 
@@ -47,15 +46,12 @@ def from_json(content: bytes, name: str) -> Fields:
 
 
 def hex64(value: object) -> str:
-    """Return a SHA-256 in hexadecimal digits; CorruptEntry for other values."""
     if not isinstance(value, str) or not is_sha256(value):
         raise corrupt("a digest is not 64 hexadecimal digits")
     return value
 
 
 class Fields:
-    """The fields of one JSON object, each checked as it is taken out."""
-
     def __init__(self, value: object, name: str):
         if not isinstance(value, Mapping):
             raise corrupt(f"a {name} is not a JSON object")
@@ -94,7 +90,6 @@ class Fields:
 
 
 def is_text(value: str) -> bool:
-    """Return whether UTF-8 can hold `value`."""
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 

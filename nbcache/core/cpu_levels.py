@@ -20,7 +20,6 @@ class Baseline:
     """A CPU by name, and what it has."""
 
     name: str
-    """As compilers take it."""
     capability: str
     """torch's name of its vector instructions (`torch.backends.cpu.get_cpu_capability`)."""
     features: frozenset[str]
@@ -51,4 +50,3 @@ BASELINES: Mapping[str, Baseline] = {
         Baseline("x86-64-v4", "AVX512", _V4),
     )
 }
-"""By name."""

@@ -33,41 +33,41 @@ def read(path: Path, *, max_bytes: int) -> bytes:
             # Of one that is too long nothing is read. It may grow meanwhile.
             data = stream.read(max_bytes + 1) if status.st_size <= max_bytes else None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise SnapshotError(
-            f"the file cannot be read: {getattr(error, 'strerror', None) or error}",
-            where=str(path),
-            next_step="check the path, and that it is yours to read",
-        ) from error
+        step = "check the path, and that it is yours to read"
+        raise _failed("the file cannot be read", error, path, step) from error
     if data is None or len(data) > max_bytes:
         raise SnapshotError(f"the file is longer than {max_bytes:,} bytes", where=str(path))
     return data
 
 
+def _failed(
+    what: str, error: OSError | ValueError, path: Path, next_step: str | None = None
+) -> SnapshotError:
+    text = f"{what}: {getattr(error, 'strerror', None) or error}"
+    return SnapshotError(text, where=str(path), next_step=next_step)
+
+
 def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: int) -> bool:
     """Replace the file at `path` by what `change` makes of its bytes, None where it is not there.
 
-    One process of this machine at a time; whoever reads meanwhile, and whoever dies, leaves the old file or
-    the new one whole. Returns whether anything changed. Raises SnapshotError where it cannot be written.
+    One process of this machine at a time; a reader, or a writer that is killed, finds the old file or the new
+    one whole. Returns whether anything changed. Raises SnapshotError where it cannot be written.
     """
     try:
         path = path.resolve()
-        there = path.exists()
+        path.exists()
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name too long, a NUL
         raise SnapshotError(f"the path cannot be used: {error}", where=str(path)) from error
     with _alone(path.parent):
-        there = there or path.exists()
-        before = read(path, max_bytes=max_bytes) if there else None
+        before = read(path, max_bytes=max_bytes) if path.exists() else None
         after = change(before)
         if after == before:
             return False
         try:
             _replace(path, after)
         except OSError as error:
-            raise SnapshotError(
-                f"the file cannot be written: {error.strerror or error}",
-                where=str(path),
-                next_step="free disk space or choose another path: what was there is as it was",
-            ) from error
+            step = "free disk space or choose another path: what was there is as it was"
+            raise _failed("the file cannot be written", error, path, step) from error
         return True
 
 
@@ -77,11 +77,8 @@ def _alone(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise SnapshotError(
-            f"no file can be kept there: {error.strerror or error}",
-            where=str(folder),
-            next_step="choose a folder that exists and is yours",
-        ) from error
+        step = "choose a folder that exists and is yours"
+        raise _failed("no file can be kept there", error, folder, step) from error
     try:
         deadline = time.monotonic() + _LOCK_SECONDS
         while not try_lock(descriptor):
@@ -130,12 +127,11 @@ def write_whole(
     folder: Path | None = None,
     descriptors: tuple[int | None, int | None] = (None, None),
 ) -> None:
-    """Write a file: whoever reads meanwhile, and whoever dies, leaves the old one or the new one, whole.
+    """Write a file so that every reader finds the old one or the new one, whole; OSError where that fails.
 
-    `mode` are its permissions, by default the process's. `durable` waits until it is on the disk. Where not
-    `replace`, what is there stays. The temporary file is in `folder`, by default beside the file.
-    `descriptors` are of the folders that the paths of the temporary file and of the file begin in. Raises
-    OSError.
+    `mode` are its permissions, by default the process's. `durable` waits until it is on the disk. Without
+    `replace`, an existing file stays. The temporary file is in `folder`, by default beside the file.
+    `descriptors` are of the folders that the paths of the temporary file and of the file begin in.
     """
     source, target = descriptors
     unique = f"{os.getpid()}-{secrets.token_hex(8)}"

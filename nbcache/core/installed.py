@@ -54,7 +54,6 @@ def version_of(file: str) -> str:
 
 
 def package_of(file: str) -> str:
-    """Return the top-level name of the installed package at a path, or an empty text."""
     place = _INSTALLED_PATH.match(file)
     return place["top"].removesuffix(".py") if place else ""
 

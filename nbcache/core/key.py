@@ -12,8 +12,6 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Component:
-    """One labelled part of a key."""
-
     label: str
     value: str
 
@@ -28,12 +26,10 @@ class Difference:
 
 
 def sha256(content: bytes) -> str:
-    """Return the SHA-256 of `content`, 64 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 
 def is_sha256(text: str) -> bool:
-    """Return whether `text` is a digest as `sha256` returns it."""
     return _SHA256.fullmatch(text) is not None
 
 

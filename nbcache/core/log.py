@@ -44,7 +44,6 @@ class _OnScreen(logging.Handler):
 
 
 def _without_secrets(text: str) -> str:
-    """Return a text whose URLs have no user, password and query."""
     # The part after "@" and the part after "?" may each be part of the other.
     return _URL.sub(lambda url: "…" if "@" in url[0] and "?" in url[0] else redacted(url[0]), text)
 

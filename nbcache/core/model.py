@@ -15,8 +15,6 @@ MAX_CONTENT_BYTES = 2 << 30
 
 
 class Outcome(enum.StrEnum):
-    """The outcome of a lookup in torch's caches."""
-
     HIT = "hit"
     MISS = "miss"
     BYPASS = "bypass"
@@ -37,7 +35,6 @@ class Level(enum.StrEnum):
     L0 = "L0"
     """torch's own cache folder."""
     L1 = "L1"
-    """nbcache's local store."""
     L2 = "L2"
     """Attached to the notebook."""
     L3 = "L3"
@@ -60,7 +57,6 @@ class Artifact:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, 64 hexadecimal digits."""
         return sha256(self.content)
 
 
@@ -69,9 +65,7 @@ class Provenance:
     """The maker's statement of an artifact that came from elsewhere, and their signature over it."""
 
     statement: bytes
-    """`nbcache.statement` of `nbcache.artifacts.provenance`; empty where nobody has signed one."""
     signature: bytes
-    """`nbcache.signature` of `nbcache.core.signature`; empty where nobody has signed."""
 
 
 UNSIGNED = Provenance(b"", b"")
@@ -85,7 +79,6 @@ class ArtifactRef:
     type: str
     key: str
     digest: str
-    """SHA-256 of the content, 64 hexadecimal digits."""
     size: int
     """Bytes of content, uncompressed."""
     created: float = 0.0
@@ -95,7 +88,6 @@ class ArtifactRef:
     cell: str = ""
     """Digest of the source of the cell that made or hit it last; empty outside a notebook."""
     function: str = ""
-    """The compiled function that it belongs to; empty where it belongs to none."""
     provenance: Provenance | None = field(default=None, repr=False)
     """Its maker; None for what this user compiled here."""
 
@@ -121,7 +113,6 @@ class Environment:
 
     @property
     def values(self) -> dict[str, str]:
-        """The components' values by label."""
         return {part.label: part.value for part in self.components}
 
 
@@ -134,7 +125,6 @@ class GraphSummary:
     function: str
     direction: Direction
     outcome: Outcome
-    """As it was when the manifest was written."""
     key: str
     """torch's FX graph key; empty where it was bypassed."""
     seconds: float
@@ -142,7 +132,6 @@ class GraphSummary:
     artifacts: tuple[str, ...] = ()
     """Digests of the artifacts of its function in that cell: it needs no others."""
     threads: int = 0
-    """torch's number of threads; 0 where it is not known. Keys of CPU graphs hold it."""
     maker: str = ""
     """Fingerprint of who compiled it, where that is not who publishes this; else empty."""
     components: str = ""
@@ -153,7 +142,6 @@ class GraphSummary:
         return (self.cell, self.function, self.direction, self.key)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary as JSON values, as manifests and `nbcache inspect` have it."""
         known: dict[str, Any] = {"threads": self.threads} if self.threads else {}
         known |= {"maker": self.maker} if self.maker else {}
         known |= {"components": self.components} if self.components else {}
@@ -178,7 +166,6 @@ class Manifest:
     artifacts: tuple[ArtifactRef, ...]
     """In the order in which the notebook's cells need them."""
     graphs: tuple[GraphSummary, ...] = ()
-    """In the order in which they were compiled."""
 
     @property
     def digests(self) -> frozenset[str]:
@@ -188,14 +175,9 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One content in a snapshot."""
-
     size: int
-    """Bytes of content."""
     packed_size: int
-    """Bytes, compressed."""
     packed_digest: str
-    """SHA-256 of the compressed bytes, 64 hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,17 +187,13 @@ class Snapshot:
     notebook: str
     """File name of the notebook, without folders; empty where there was none."""
     created: float
-    """Unix seconds."""
     made_by: str
-    """`nbcache` and its version."""
     manifests: tuple[Manifest, ...]
     """One for each environment, none of them with the notebook's path."""
     contents: Mapping[str, Packed]
-    """By digest of the content: exactly those that the manifests name."""
     user: str = ""
     """The user who took it, by their own account, or empty."""
     host: str = ""
-    """The machine's name; empty where that is not told."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "contents", MappingProxyType(dict(self.contents)))
@@ -223,14 +201,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """A snapshot that was taken."""
-
     where: str
     """The file, or `URL#NAME` in a store, without secrets."""
     graphs: int
     artifacts: int
     packed_bytes: int
-    """Bytes of its artifacts, compressed."""
     changed: bool
     """False where all of it was there already."""
     missing: int = 0
@@ -244,7 +219,6 @@ class SnapshotRestored:
     """The restored part of a snapshot."""
 
     where: str
-    """The file, notebook or URL, or `URL#NAME` in a store, without secrets."""
     graphs: int
     artifacts: int
     pending: bool = False

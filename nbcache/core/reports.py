@@ -34,20 +34,16 @@ def has_own_name(function: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A notebook cell at one execution."""
-
     execution_count: int | None
     digest: str
     """First 16 hexadecimal digits of the SHA-256 of the cell's source."""
 
     @classmethod
     def of(cls, source: str, execution_count: int | None) -> Cell:
-        """Return the cell with this source, run as number `execution_count`."""
         return cls(execution_count, sha256(source.encode())[:16])
 
     @property
     def label(self) -> str:
-        """Its name for people: `In[3]`."""
         return f"In[{' ' if self.execution_count is None else self.execution_count}]"
 
     def to_json(self) -> dict[str, Any]:
@@ -59,7 +55,6 @@ class Difference:
     """One part of the keys of two graphs that differs."""
 
     what: str
-    """Its name for people: `input 0`, `setting max_autotune`."""
     before: str
     now: str
     """Empty, as `before` is, where there is nothing short to show."""
@@ -78,7 +73,6 @@ class Explanation:
     """The differences of a graph that missed from the nearest stored one."""
 
     nearest: str
-    """torch's key of that one."""
     differences: tuple[Difference, ...]
     """The differences, the most telling first; at least one."""
 
@@ -92,9 +86,7 @@ class GraphRecord:
     """One graph: the row of every report. `to_json` names are stable."""
 
     function: str
-    """Name of the function that was compiled."""
     compile_id: str
-    """torch's compile id, `0/1`: frame 0, second compile."""
     direction: Direction
     outcome: Outcome
     cell: Cell | None = None
@@ -104,13 +96,11 @@ class GraphRecord:
     location: str = ""
     """`file:line` of the function, `In[3]:5` for one that is defined in a cell."""
     level: Level | None = None
-    """The level that had it; None where nothing was hit."""
     source: str | None = None
     """The place of the hit, in words: `torch's cache folder`, `local store`."""
     reason: str | None = None
     """Why it missed, was bypassed or is disabled; on a hit, what had to be done all the same."""
     key: str | None = None
-    """torch's FX graph key."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds by phase (`PHASES`, absent where zero) and their sum `total`."""
     saved_seconds: float | None = None
@@ -118,29 +108,22 @@ class GraphRecord:
     operators: int | None = None
     """Operators in the traced graph; None for a backward graph, which is not traced on its own."""
     kernels: int = 0
-    """C++ or Triton kernels that the graph runs."""
     kernels_compiled: int = 0
     """Those of them that were compiled now; the others came from a cache."""
     bytes: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of content by artifact type."""
     recompile_reason: str | None = None
-    """The guard that failed, where this is a recompile."""
     versions: int = 0
     """The versions of its function that torch holds, this one included; 0 where this is no recompile."""
     recompile_limit: int = 0
     """The most that it holds, before other calls run eagerly; 0 where that is not known."""
     graph_break_reason: str | None = None
-    """Why the graph ended before its function did."""
     threads: int = 0
-    """torch's number of threads when the graph was looked up; 0 where it is not known."""
     trace: str | None = None
     """The fate of the stored trace: `adopted`, `outdated`; `agrees` or `differs`, where it was audited."""
     components: str = field(default="", repr=False)
-    """The parts of its key, as `nbcache.explain` writes them; empty on a hit."""
     explanation: Explanation | None = field(default=None, repr=False)
     """Its differences from the nearest stored one; None on a hit, and where there are none."""
     code_path: str = field(default="", repr=False)
-    """The path of the code that torch has generated for it, in torch's folder, or empty."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
@@ -152,7 +135,6 @@ class GraphRecord:
 
     @property
     def cell_digest(self) -> str:
-        """Digest of the source of the cell that compiled it; empty outside any cell."""
         return self.cell.digest if self.cell else ""
 
     def to_json(self) -> dict[str, Any]:
@@ -177,13 +159,9 @@ class GraphContents:
     """The contents of a graph, read when somebody looks at it, and kept nowhere."""
 
     guards: tuple[str, ...] = ()
-    """The conditions on which torch runs the graph, a line each."""
     no_guards: str = ""
-    """Why there are no `guards`; empty where there are."""
     code: str = ""
-    """The Python code that torch has generated for it."""
     no_code: str = ""
-    """Why there is no `code`; empty where there is."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -205,19 +183,16 @@ class CellReport:
     notices: tuple[str, ...] = ()
     """One-line warnings to show once: a level that failed, a setting torch ignores."""
     name: str | None = None
-    """The user's name for the cell (`--name`)."""
 
     def count(self, outcome: Outcome) -> int:
         return Counter(graph.outcome for graph in self.graphs)[outcome]
 
     @property
     def compile_seconds(self) -> float:
-        """Seconds that the graphs took, compiled or loaded."""
         return sum(graph.total_seconds for graph in self.graphs)
 
     @property
     def saved_seconds(self) -> float:
-        """Seconds saved by the hits."""
         return sum(graph.saved_seconds or 0.0 for graph in self.graphs)
 
     def to_json(self) -> dict[str, Any]:
@@ -243,18 +218,14 @@ class Activity:
     phase: str
     """One of `PHASES`, or `restoring` while artifacts are being made present."""
     seconds: float
-    """Seconds since this compile began."""
     graphs_done: int
-    """Graphs that this cell has finished."""
     compiled_by: str = ""
     """The user of the other kernel that compiles it, if this one waits for one."""
     compiled_since: float = 0.0
     """Unix seconds at which they began, by their clock."""
     backward: bool = False
-    """True for a backward graph."""
     usual_seconds: float = 0.0
     """The usual seconds of this compile; 0 where they are unknown."""
     usual_graphs: int = 0
     """The graphs of the cell when it last ran; 0 where they are unknown."""
     candidates: tuple[int, int] = (0, 0)
-    """The kernels that were timed, and all that are to be."""

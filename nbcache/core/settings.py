@@ -16,11 +16,9 @@ from nbcache.core.log import LEVELS
 from nbcache.core.text import redacted
 from nbcache.core.trust import Policy
 
-_TORCHS_REMOTE_CACHES = (
-    "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
-    "TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE",
-    "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE",
-)
+_TORCHS_REMOTE_CACHES = [
+    f"TORCHINDUCTOR_{name}_REMOTE_CACHE" for name in ("FX_GRAPH", "AUTOGRAD", "AUTOTUNE")
+]
 """With one of these set, the user shares by the Redis that torch's other variables name."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -67,20 +65,14 @@ def _count(text: str) -> int:
 
 @dataclass(frozen=True)
 class _OneOf:
-    """Reads one of a few values."""
-
     values: tuple[str, ...]
     aliases: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, text: str) -> str:
         text = dict(self.aliases).get(text, text)
         if text not in self.values:
-            raise ValueError(f"{_listed(self.values)} is needed")
+            raise ValueError(f"{', '.join(self.values[:-1])} or {self.values[-1]} is needed")
         return self.values[self.values.index(text)]  # of an enumeration, its member
-
-
-def _listed(values: Sequence[str]) -> str:
-    return f"{', '.join(values[:-1])} or {values[-1]}"
 
 
 def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bool = False) -> Any:
@@ -164,7 +156,6 @@ class Settings:
     )
     notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
     origins: Mapping[str, str] = field(default_factory=dict)
-    """The origin of each value that is not the default, by setting name."""
 
     def __post_init__(self) -> None:
         for name in ("dir", "trust_dir"):
@@ -217,7 +208,6 @@ class Settings:
         return replace(self, **change, origins={**self.origins, name: origin})
 
     def to_env(self) -> dict[str, str]:
-        """Return the environment variables that give another process these settings."""
         given = {name: self.text(name) for name in self.names() if name in self.origins}
         if "shared_url" in given:
             given["shared_url"] = self.shared_url
@@ -247,9 +237,7 @@ class Settings:
             return f"{value:g}"
         if isinstance(value, bool):
             return "on" if value else "off"
-        if name == "max_bytes":
-            for unit in ("T", "G", "M", "K"):
-                if value >= _UNITS[unit]:
-                    return f"{value / _UNITS[unit]:g}{unit}B"
-            return f"{value}B"
+        if name == "max_bytes":  # at least 1 MB
+            unit = max((unit for unit in _UNITS if value >= _UNITS[unit]), key=_UNITS.__getitem__)
+            return f"{value / _UNITS[unit]:g}{unit}B"
         return str(value)

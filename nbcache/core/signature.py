@@ -44,9 +44,7 @@ class Signature:
     """An Ed25519 signature (RFC 8032) and the public key that checks it."""
 
     public_key: bytes
-    """32 bytes."""
     signature: bytes
-    """64 bytes."""
 
     @property
     def fingerprint(self) -> str:
@@ -54,7 +52,6 @@ class Signature:
         return sha256(self.public_key)
 
     def encode(self) -> bytes:
-        """Return it as JSON, as it stands beside what it signs."""
         fields = {
             "algorithm": _ALGORITHM,
             "format": _FORMAT,
@@ -107,5 +104,4 @@ class Signature:
 
 
 def message(purpose: Purpose, content: bytes) -> bytes:
-    """Return the bytes that are signed for `content`: the purpose and the content, each after its length."""
     return b"".join(b"%d:%b" % (len(part), part) for part in (purpose.value, content))

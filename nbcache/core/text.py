@@ -8,11 +8,8 @@ from collections.abc import Container, Sequence
 NOTHING = "–"
 DOT = " · "
 LONG = 2_000
-"""Characters of a reason that are shown anywhere."""
 _LONGEST_LINE = 10_000
-"""Characters of a line that is printed."""
 _CHAINED = re.compile(r"::(?=[a-z][\w+.-]*(?:://|::))")
-"""The separator of the URLs in a chain; an address of IPv6 has the same two characters."""
 
 
 def duration(seconds: float) -> str:

@@ -61,7 +61,7 @@ class Worker:
         self._stopped = False
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Queue `task` after earlier ones; RuntimeError, and nothing is kept, where no thread starts."""
+        """Queue `task` after earlier ones; RuntimeError, and the task is dropped, where no thread starts."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="nbcache-store", daemon=True)
@@ -70,7 +70,6 @@ class Worker:
         self._tasks.put(task)
 
     def flush(self, timeout: float | None) -> bool:
-        """Wait for the tasks so far; False where `timeout` seconds were not enough."""
         if self._thread is None or self._stopped:
             return True
         done = threading.Event()
@@ -90,35 +89,33 @@ class Worker:
 
 
 class Renewed(Protocol):
-    """An object that has locks, or waits for threads."""
-
     def renew(self) -> None:
-        """Make new locks, and wait for none of the threads that were at work: no other thread is there."""
+        """Make new locks, and wait for no thread: a forked child has no other thread."""
 
 
 _renewed: weakref.WeakSet[Renewed] = weakref.WeakSet()
 
 
-def renew_in_children(each: Renewed) -> None:
-    """Have `each` renewed in every process that is forked from this one, for as long as it lives.
+def renew_in_children(renewed: Renewed) -> None:
+    """Renew an object in every process that is forked from this one, for as long as the object lives.
 
     People fork kernels with models in them (`multiprocessing`, data loaders), and a child that compiles would
     wait for ever for a lock that a thread of the parent happened to hold.
     """
-    _renewed.add(each)
+    _renewed.add(renewed)
     _watch_forks()
 
 
 @functools.cache
 def _watch_forks() -> None:
-    """Do so once a process: Python has no way to take such a hook back, and ours then has nothing to do."""
+    """Register once a process: Python cannot remove such a hook, and ours then has nothing to do."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_renew)
 
 
 def _renew() -> None:
-    for each in list(_renewed):
-        each.renew()
+    for renewed in [*_renewed]:
+        renewed.renew()
 
 
 class ForkSafeLock:
