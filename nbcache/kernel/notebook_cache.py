@@ -79,7 +79,6 @@ class NotebookCache:
         self._brought: list[tuple[Manifest, Mapping[str, bytes], Source]] = []
         """Manifests from elsewhere that are to be stored here, each with packed contents by digest."""
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
-        """Artifacts that the compiler has made or hit, which the manifest is to name."""
         self._manifest_is_due = False
         self._uses: deque[Callable[[], object]] = deque()
         self._pid = os.getpid()
@@ -169,7 +168,6 @@ class NotebookCache:
         logger.debug("%s %s is where torch looks; it came from %s", type, key, self._origins[(type, key)][1])
 
     def origin_of(self, type: str, key: str) -> Source:
-        """Return the source of an artifact that the compiler has just hit."""
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
     def restored(self) -> Mapping[tuple[str, str], Source]:
@@ -229,7 +227,6 @@ class NotebookCache:
             self._prefetcher.begin(None)
 
     def read_in_background(self, read: Callable[[], object]) -> bool:
-        """Call `read` on a new thread; return False, with a notice, if none starts."""
         thread = start_thread(partial(self._session.attempt, "reading ahead", read), "prefetch")
         if thread is not None:
             with self._lock:
@@ -358,7 +355,6 @@ class NotebookCache:
         function: str,
         made: bool,
     ) -> None:
-        """Store an artifact, or note its use, and pass it on to the shared level."""
         packed: bytes | None = None
 
         def put() -> ArtifactRef | None:
@@ -444,7 +440,6 @@ class NotebookCache:
         return self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
 
     def _bound(self, written: int) -> None:
-        """Count bytes that were written, and keep the store within its bound."""
         self._written += written
         most = self._session.settings.max_bytes
         if self._evicted_at == 0 or self._written - self._evicted_at > most / _EVICT_SHARE:
@@ -608,7 +603,6 @@ class Prefetcher:
         return self._look(type, key) if artifacts is None else artifacts
 
     def release(self, refs: Iterable[ArtifactRef]) -> None:
-        """Release the bytes of artifacts that were brought, and that the local store now has."""
         with self._lock:
             for ref in refs:
                 self._packed.get((ref.type, ref.key), {}).pop(ref.digest, None)

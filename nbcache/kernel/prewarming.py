@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from nbcache.core.threads import ForkSafeLock, start_thread
@@ -48,20 +48,17 @@ class BackgroundProcess:
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        null = subprocess.DEVNULL
+        # With a group of its own, the user's interrupts reach only the kernel.
         self._process = subprocess.Popen(
-            command,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,  # so that the user's interrupts reach only the kernel
+            command, env=environ, stdin=null, stdout=null, stderr=null, process_group=0
         )
 
     def exit_status(self) -> int | None:
         return self._process.poll()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process and its children; nothing happens where the process has ended."""
+        """Send a signal to the process and its children, unless the process has ended."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
@@ -88,7 +85,7 @@ class BackgroundProcess:
 class Prewarming:
     """Runs the slices of `steps` one by one, and remembers how long each took.
 
-    `step` is for one thread, the kernel's own. A slice that raises ends it all: `on_error` hears of it.
+    `step` is for one thread, the kernel's own. A slice that raises ends it all, and `on_error` is called.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class Prewarming:
         """`off`: not begun or switched off; `running`; `done`; `failed`."""
         self.slices: list[SliceTime] = []
         self.seconds = 0.0
-        """From the first slice to the end of the last one, and what was waited for in between."""
+        """Seconds from the first slice to the end of the last one, with pauses."""
         self._background: BackgroundProcess | None = None
         self._cell_runs = False
         self._lock = ForkSafeLock()
@@ -117,24 +114,28 @@ class Prewarming:
             self._cell_runs = True
             if self._background is None or self._background.exit_status() is not None:
                 return
+        self._pause_soon()
+
+    def start_background(self, command: Sequence[str], environ: Mapping[str, str]) -> BackgroundProcess:
+        """Start the process that works between cells; OSError where that fails."""
+        process = BackgroundProcess(command, environ)
+        with self._lock:
+            self._background = process
+        self._pause_soon()  # where a cell began on another thread meanwhile
+        return process
+
+    def _pause_soon(self) -> None:
         if not self._pause():
             start_thread(self._pause_later, "pausing")
 
     def _pause(self) -> bool:
+        """Stop the background process while a cell runs; return whether that is done."""
         with self._lock:
             return not self._cell_runs or self._background is None or self._background.pause()
 
     def _pause_later(self) -> None:
         while not self._pause():
             time.sleep(_PAUSE_SECONDS)
-
-    def start_background(self, command: Sequence[str], environ: Mapping[str, str]) -> BackgroundProcess:
-        process = BackgroundProcess(command, environ)
-        with self._lock:
-            self._background = process
-        if not self._pause():  # a cell began on another thread meanwhile
-            start_thread(self._pause_later, "pausing")
-        return process
 
     def step(self) -> Pause | None:
         """Run the next slice; return what to wait for next, if anything. After a failure, `Pause.CELL`."""
@@ -171,10 +172,5 @@ class Prewarming:
         self.state = "off"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "state": self.state,
-            "seconds": self.seconds,
-            "slices": [
-                {"name": slice_time.name, "seconds": slice_time.seconds} for slice_time in self.slices
-            ],
-        }
+        slices = [asdict(slice_time) for slice_time in self.slices]
+        return {"state": self.state, "seconds": self.seconds, "slices": slices}

@@ -32,7 +32,6 @@ class Program:
     def __init__(self) -> None:
         self._told = hashlib.sha256()
         self._new: list[str] = []
-        """Sources that the digest does not hold yet: most kernels never ask for it."""
         self._present: dict[str, str] = {}
         self._runs_files = False
         self._began = time.time() - _CLOCKS_DIFFER
@@ -92,7 +91,6 @@ class Program:
 
 
 def _own_modules() -> Iterator[tuple[str, str]]:
-    """Return the names and the files of the modules that are not Python's, nor installed, nor nbcache's."""
     for name, module in [*sys.modules.items()]:
         if not issubclass(type(module), types.ModuleType):
             continue

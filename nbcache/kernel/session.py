@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from nbcache.core.log import logger
 from nbcache.core.model import Artifact, Environment, SnapshotRestored, SnapshotTaken
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
+from nbcache.core.text import printable
 from nbcache.core.threads import ForkSafeLock, countdown, renew_in_children, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
@@ -33,7 +35,6 @@ from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.prewarming import Prewarming, Steps
 from nbcache.kernel.program import Program
 from nbcache.kernel.reasons import DAMAGED, Miss, Reason, why_missed
-from nbcache.kernel.reports import ReportLog
 from nbcache.kernel.shared_client import SharedClient
 from nbcache.kernel.tracker import Tracker
 from nbcache.shared.level import SharedLevel
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MOST_NOTICES = 100
+_MOST_REPORTS = 1000
+_MOST_NAMES = 10_000
+_LONGEST_NOTICE = 2000
+_MORE = f"more than {_MOST_NOTICES} notices: the rest is not shown (%nbcache doctor has these)"
 _FLUSH_SECONDS = 5.0
 _COMPILE = "inductor_compile"
 """torch's span in which a graph is compiled and stored."""
@@ -221,11 +227,9 @@ class Session:
 
     @property
     def notices(self) -> list[str]:
-        """Every notice since the extension was loaded, oldest first."""
         return self.report_log.notices
 
     def activity(self) -> Activity | None:
-        """Return what is being compiled right now, or None."""
         if (activity := self._tracker.activity(self._clock())) is None:
             return None
         cell = self.cell.digest if self.cell else ""
@@ -455,3 +459,90 @@ class NotebookLocator:
             self._say(f"nbcache could not find out which notebook this is: {error!r}")
         finally:
             self._known.set()
+
+
+class ReportLog:
+    """Keeps reports and notices, and which cell's source is under which file name. Safe for all threads."""
+
+    def __init__(self) -> None:
+        self._lock = ForkSafeLock()
+        self._reports: deque[CellReport] = deque(maxlen=_MOST_REPORTS)
+        self._fresh: list[str] = []
+        self._noticed: dict[str, None] = {}
+        self._held: dict[int, list[str]] = {}
+        """By thread: notices that it is to say itself, or not."""
+        self._code: dict[str, Cell] = {}
+
+    @property
+    def reports(self) -> list[CellReport]:
+        with self._lock:
+            return list(self._reports)
+
+    @property
+    def notices(self) -> list[str]:
+        with self._lock:
+            return list(self._noticed)
+
+    def report(self, cell: int | Cell | None) -> CellReport | None:
+        for report in reversed(self.reports):
+            if cell is None or cell in (report.cell, report.cell and report.cell.execution_count):
+                return report
+        return None
+
+    def notice(self, text: str) -> None:
+        """Show `text` once, on one line, under the next report; of very many notices, the first ones."""
+        text = _line(text)
+        logger.info("notice: %s", text)
+        with self._lock:
+            if (held := self._held.get(threading.get_ident())) is not None:
+                held.append(text)
+                return
+            if len(self._noticed) >= _MOST_NOTICES and text not in self._noticed:
+                text = _MORE
+            if text not in self._noticed:
+                self._noticed[text] = None
+                self._fresh.append(text)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[list[str]]:
+        """Collect this thread's notices in the list, and in no report; not to be nested."""
+        held: list[str] = []
+        self._held[threading.get_ident()] = held
+        try:
+            yield held
+        finally:
+            del self._held[threading.get_ident()]
+
+    def will_say(self, text: str) -> bool:
+        with self._lock:
+            return any(_line(text) in notice for notice in self._fresh)
+
+    def add(
+        self,
+        cell: Cell | None,
+        graphs: tuple[GraphRecord, ...],
+        seconds: float,
+        marks: Sequence[str],
+        name: str | None,
+    ) -> CellReport:
+        """Add a cell's report, with the notices since the last one and `marks`, which are said each time."""
+        with self._lock:
+            report = CellReport(cell, graphs, seconds, (*self._fresh, *map(_line, marks)), name)
+            self._fresh.clear()
+            self._reports.append(report)
+            return report
+
+    def name_code(self, filename: str, cell: Cell) -> None:
+        if len(self._code) >= _MOST_NAMES:
+            del self._code[next(iter(self._code))]
+        self._code[filename.rpartition("/")[2]] = cell
+
+    def code_cell(self, filename: str) -> Cell | None:
+        """Return the cell whose source was compiled under `filename`, if one was; its folder may be cut."""
+        return self._code.get(filename.rpartition("/")[2])
+
+
+def _line(text: str) -> str:
+    """Return `text` as one line that steers no terminal, cut where it is too long: it may quote others."""
+    cut = "…" if len(text) > _LONGEST_NOTICE else ""
+    return printable(" ".join(text[:_LONGEST_NOTICE].split())) + cut

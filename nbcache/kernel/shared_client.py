@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nbcache.kernel.session import Session
 
 _MOST_AHEAD = 256 << 20
-"""Bytes that are read ahead for a notebook; the session holds them."""
 _GRAPH = "inductor"
 
 
@@ -33,7 +32,6 @@ class SharedClient:
     def __init__(self, level: SharedLevel, session: Session) -> None:
         self.level = level
         self.source = (Level.L3, level.name)
-        """The source of artifacts from there, as reports name it."""
         self._session = session
         self._cache = session.cache
         self._claims: dict[int, list[tuple[Environment, str]]] = {}
@@ -46,12 +44,10 @@ class SharedClient:
         self._claims = {}
 
     def flush(self, timeout: float | None) -> bool:
-        """Wait until all is published, also after connecting; False after `timeout` seconds."""
         left = countdown(timeout)
         return self._cache.finish_reading(timeout) and self.level.flush(left())
 
     def close(self, timeout: float) -> None:
-        """Leave the shared level, once all is published or `timeout` seconds have passed."""
         left = countdown(timeout)
         self._cache.finish_reading(timeout)
         self.level.close(left() or 0.0)

@@ -55,7 +55,6 @@ from nbcache.snapshots.verify import Received, is_vouched
 
 _MOST_PROBLEMS = 10
 _MOST_SHOWN = 4
-"""Environments of which an error shows what differs."""
 _LOCATE_SECONDS = 2.0
 _LOOK_SECONDS = 5.0
 """The longest wait of reading ahead for the search for snapshots."""
@@ -63,8 +62,6 @@ _LOOK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """An untrusted signer or maker of a snapshot."""
-
     fingerprint: str
     name: str
     """Their name by their own account, or empty."""
@@ -88,7 +85,6 @@ class Sharing:
         self._looked = threading.Event()
         self._lock = ForkSafeLock()
         self._received: dict[str, Received] = {}
-        """By `Received.version`."""
         self._problems: list[NbcacheError] = []
         self.cells: frozenset[str] = frozenset()
         """Digests of the notebook's code cells, as they were when snapshots were looked for."""
@@ -106,10 +102,7 @@ class Sharing:
     def keyring(self) -> Keyring:
         return Keyring(self._session.settings.trust_dir)
 
-    # --- looking --------------------------------------------------------------------------------
-
     def look(self) -> None:
-        """Look, in the background, for the snapshots in the notebook and the one beside it."""
         self._looked.clear()
         if start_thread(self._look, "look") is None:
             self._looked.set()
@@ -154,7 +147,6 @@ class Sharing:
         return [self._with_standing(version) for version in received]
 
     def told(self) -> list[Received]:
-        """Return the snapshots that are here, without those of ignored signers."""
         ignored = self._ignored
         return [
             one for one in self.known() if one.standing is not Standing.UNKNOWN or one.signer not in ignored
@@ -181,8 +173,6 @@ class Sharing:
             graphs = tuple(graph for manifest in manifests for graph in manifest.graphs)
             whose = "signed by somebody whom you do not trust" if received.standing else "not signed"
             yield Elsewhere(graphs, f"{where}, {whose}")
-
-    # --- restoring ------------------------------------------------------------------------------
 
     def receive(self, source: str | os.PathLike[str]) -> list[Received]:
         """Take in the snapshots at `source` without using them; NbcacheError where none is whole."""
@@ -271,8 +261,6 @@ class Sharing:
             for received, fits in restored
         ]
 
-    # --- trust ----------------------------------------------------------------------------------
-
     def strangers(self) -> list[Stranger]:
         """Return the untrusted signers of snapshots, and the untrusted makers in those of trusted signers."""
         strangers: dict[str, Stranger] = {}
@@ -303,8 +291,6 @@ class Sharing:
     def _with_standing(self, received: Received) -> Received:
         standing = self.keyring.standing(received.signer) if received.signer else None
         return replace(received, standing=standing)
-
-    # --- taking ---------------------------------------------------------------------------------
 
     def build(
         self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({}), *, everything: bool = False
@@ -398,7 +384,6 @@ def usable(received: Received, here: Environment, judge: Judge) -> tuple[Manifes
 
 
 def mismatch(received: Received, here: Environment) -> EnvironmentMismatch:
-    """Return the error that says why nothing of a snapshot fits `here`."""
     differing = [
         line
         for manifest in received.snapshot.manifests[:_MOST_SHOWN]

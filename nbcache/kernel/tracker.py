@@ -173,7 +173,6 @@ class Tracker:
             self._cell_start = len(self._records)
 
     def _drop_records(self, count: int) -> None:
-        """Drop the oldest records, with what is known of their compiles."""
         del self._records[:count]
         self._runs = {run: index - count for run, index in self._runs.items() if index >= count}
         self._tuned = {index - count: tuned for index, tuned in self._tuned.items() if index >= count}
@@ -251,7 +250,6 @@ class Tracker:
         thread.stack.append(_Span(name, phase, backward))
 
     def _charge(self, thread: _Thread, time: float) -> None:
-        """Charge the time since the last event to the innermost span."""
         if thread.stack and thread.compile:
             target = thread.compile.open or thread.compile
             target.phases[thread.stack[-1].phase] += max(0.0, time - thread.charged_until)
@@ -273,7 +271,6 @@ class Tracker:
             self._finish(compile)
 
     def _pop(self, thread: _Thread, time: float) -> str:
-        """End the innermost span, and return its name."""
         self._charge(thread, time)
         span = thread.stack.pop()
         if span.opened_graph and thread.compile:

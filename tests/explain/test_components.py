@@ -56,6 +56,14 @@ def made(*lines: str, **arguments: str) -> Components:
     return from_lines([*kept, *lines], DEFAULTS, arguments)
 
 
+def input_0(*changes: tuple[str, str]) -> str:
+    """Return the line of the first input with these texts replaced."""
+    line = f"[x] example_inputs[0]: {TENSOR}"
+    for old, new in changes:
+        line = line.replace(old, new)
+    return line
+
+
 def words(before: Components, now: Components) -> list[str]:
     return [each.words() for each in differences(before, now)]
 
@@ -78,18 +86,12 @@ def test_components_are_short_and_hold_neither_defaults_nor_addresses_nor_bytes(
 @pytest.mark.parametrize(
     ("line", "told"),
     [
+        (input_0(("[2, 8]", "[4, 8]")), "input 0: f32[2, 8] before, f32[4, 8] now"),
         (
-            f"[x] example_inputs[0]: {TENSOR.replace('[2, 8]', '[4, 8]')}",
-            "input 0: f32[2, 8] before, f32[4, 8] now",
-        ),
-        (
-            f"[x] example_inputs[0]: {TENSOR.replace('float32', 'bfloat16').replace('cpu', 'cuda')}",
+            input_0(("float32", "bfloat16"), ("cpu", "cuda")),
             "input 0: f32[2, 8] before, bf16[2, 8] on cuda now",
         ),
-        (
-            f"[x] example_inputs[0]: {TENSOR.replace('(8, 1)', '(1, 2)')}",
-            "input 0: f32[2, 8] before, f32[2, 8] of strides (1, 2) now",
-        ),
+        (input_0(("(8, 1)", "(1, 2)")), "input 0: f32[2, 8] before, f32[2, 8] of strides (1, 2) now"),
         ("[x] example_inputs[1]: ('s77',)", "sizes: fixed before, dynamic now"),
         (f"[x] example_inputs[1]: {TENSOR}", "inputs: 1 before, 2 now"),
         ("[x] inductor_config[max_autotune]: True", "setting max_autotune: the default before, True now"),
@@ -133,7 +135,7 @@ def test_a_number_that_is_dynamic_now_is_no_size() -> None:
     ]
 
 
-INPUT = f"[x] example_inputs[0]: {TENSOR.replace('[2, 8]', '[4, 8]')}"
+INPUT = input_0(("[2, 8]", "[4, 8]"))
 
 
 def test_an_input_is_told_by_its_name_and_with_what_the_key_leaves_out() -> None:
@@ -248,10 +250,7 @@ def test_what_to_do_follows_from_the_values_as_well(what: str, before: str, now:
     [
         ({"recompile_reason": "0/0: G['steps'] == 1"}, "make it a tensor"),
         ({"graph_break_reason": "generic_jump: an `if` asks for the value of a tensor"}, "torch.where"),
-        (
-            {"outcome": Outcome.BYPASS, "reason": "this backend does not use torch's caches"},
-            "backend='inductor'",
-        ),
+        ({"outcome": Outcome.BYPASS, "reason": "it does not use torch's caches"}, "backend='inductor'"),
         ({"outcome": Outcome.BYPASS, "reason": "no idea"}, "torch does not cache such a graph"),
         ({"outcome": Outcome.DISABLED, "reason": "fx_graph_cache is off"}, "%nbcache config"),
         ({"outcome": Outcome.HIT}, "it was there"),

@@ -6,43 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kernel.one_kernel import HERE
+from kernel.one_kernel import Kernel as OneKernel
 
 from nbcache.core.errors import StoreFull
-from nbcache.core.key import components
-from nbcache.core.model import Environment, Level, Outcome
+from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
-from nbcache.kernel.session import Session
 from nbcache.snapshots.build import build_snapshot
 from nbcache.snapshots.sources import origin
-from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
-from support.testing import FailingStore, FakeBridge
-
-HERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2"}))
+from support.testing import FailingStore
 
 
-class Kernel:
-    """One kernel's session with a compiler that stands in for torch."""
-
-    def __init__(self, store: Store, notebook: str = "/n.ipynb") -> None:
-        self.bridge = FakeBridge(HERE)
-        self.session = Session(Settings(), self.bridge, store, locate_notebook=lambda: notebook)
-        self.session.start()
-
-    def run(self, source: str, *keys: str, save: bool = True) -> None:
-        """Run a cell that compiles the graphs `keys`."""
-        self.session.begin_cell(Cell.of(source, 1))
-        self.session.saving = save
-        for key in keys:
-            self.bridge.compile(key)
-        self.session.end_cell()
+class Kernel(OneKernel):
+    def run(self, source: str, *keys: str, save: bool = True) -> list[Outcome]:
+        outcomes = super().run(source, *keys, save=save)
         self.session.flush(10)
-
-    @property
-    def known(self) -> list[tuple[str, Outcome, Level | None]]:
-        runs = self.session.cache.history.runs()
-        return [(run.key, run.outcome, run.level) for run in runs]
+        return outcomes
 
 
 @pytest.fixture
@@ -54,13 +35,13 @@ def test_the_next_kernel_knows_what_graphs_took(store: DirectoryStore) -> None:
     first = Kernel(store)
     first.run("a", "k1", "k2")
     missed = [("k1", Outcome.MISS, None), ("k2", Outcome.MISS, None)]
-    assert first.known == missed
+    assert first.runs() == missed
     first.session.close()
 
     second = Kernel(store)
     second.run("a", "k1")
     second.session.cache.history.read("/n.ipynb")
-    assert second.known == [*missed, ("k1", Outcome.HIT, Level.L1)]
+    assert second.runs() == [*missed, ("k1", Outcome.HIT, Level.L1)]
     own = [run for run in second.session.cache.history.runs() if run.cell == Cell.of("a", None).digest]
     assert len({run.kernel for run in own}) == 2
     assert own[-1].environment == HERE.digest[:16]
@@ -80,19 +61,19 @@ def test_a_cell_that_is_not_saved_leaves_no_row(store: DirectoryStore) -> None:
     kernel.run("a", "k1", save=False)
     kernel.session.configure(replace(kernel.session.settings, save=False))
     kernel.run("b", "k2")
-    assert kernel.known == []
+    assert kernel.runs() == []
     assert kernel.session.artifacts.history.everything() == ()
 
 
 def test_clearing_a_notebook_takes_its_history_and_no_other(store: DirectoryStore) -> None:
     for notebook in ("/n.ipynb", "/other.ipynb"):
-        kernel = Kernel(store, notebook)
+        kernel = Kernel(store, notebook=notebook)
         kernel.run("a", "k1")
     session = kernel.session
     session.clear(session.clearing())
     assert session.artifacts.history.read("/other.ipynb") == ()
     assert len(session.artifacts.history.read("/n.ipynb")) == 1
-    assert kernel.known == []
+    assert kernel.runs() == []
 
     kernel.run("b", "k2")  # what was removed does not come back
     assert [run.key for run in session.artifacts.history.read("/other.ipynb")] == ["k2"]
@@ -103,7 +84,7 @@ def test_a_store_that_fails_costs_no_cell(store: DirectoryStore) -> None:
     kernel = Kernel(failing)
     kernel.run("a", "k1")
     assert [graph.outcome for graph in kernel.session.graphs] == [Outcome.MISS]
-    assert kernel.known == [("k1", Outcome.MISS, None)]
+    assert kernel.runs() == [("k1", Outcome.MISS, None)]
     assert not any("report it" in notice for notice in kernel.session.notices)
 
 

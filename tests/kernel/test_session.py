@@ -11,45 +11,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from kernel.one_kernel import ELSEWHERE, HERE, Kernel
 
 from nbcache.core.errors import StoreFull, StoreUnavailable
-from nbcache.core.key import components
-from nbcache.core.model import Environment, Level, Outcome
+from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy
 from nbcache.kernel import tracker
-from nbcache.kernel.session import Session
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
-from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.memory import MemoryStore
-from support.testing import FailingStore, FakeBridge
-
-HERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2"}))
-ELSEWHERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2 avx512f"}))
-
-
-class Kernel:
-    """One kernel's session with a compiler that stands in for torch."""
-
-    def __init__(self, store: Store, *, notebook: str = "n.ipynb", environment: Environment = HERE) -> None:
-        self.bridge = FakeBridge(environment)
-        self.session = Session(Settings(), self.bridge, store, locate_notebook=lambda: notebook)
-        self.session.start()
-
-    def run(self, source: str, *keys: str) -> list[Outcome]:
-        """Run a cell that compiles the graphs `keys`; return their outcomes."""
-        self.session.program.note_cell(source, "one cell")
-        self.session.begin_cell(Cell.of(source, 1))
-        for key in keys:
-            self.bridge.compile(key)
-        return [graph.outcome for graph in self.session.end_cell().graphs]
-
-    def restart(self, store: Store, **changes: object) -> Kernel:
-        self.session.close()
-        return Kernel(store, **changes)  # type: ignore[arg-type]
+from support.testing import FailingStore
 
 
 class CountingStore(MemoryStore):
@@ -195,7 +169,7 @@ def test_the_manifest_is_the_union_of_restored_and_new(store: DirectoryStore) ->
     third = second.restart(store)
     third.session.close()
 
-    manifest = third.session.artifacts.load_manifest(HERE, "n.ipynb")
+    manifest = third.session.artifacts.load_manifest(HERE, "/n.ipynb")
 
     assert manifest is not None
     assert {ref.key for ref in manifest.artifacts} == {"k1", "k2"}
@@ -214,7 +188,7 @@ def test_two_kernels_of_one_notebook_merge(store: DirectoryStore) -> None:
     for kernel in kernels:
         kernel.session.close()
 
-    manifest = kernels[0].session.artifacts.load_manifest(HERE, "n.ipynb")
+    manifest = kernels[0].session.artifacts.load_manifest(HERE, "/n.ipynb")
 
     assert manifest is not None
     assert {ref.key for ref in manifest.artifacts} == {f"k{n}-{i}" for n in range(2) for i in range(20)}
