@@ -11,28 +11,20 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from nbcache.launcher import protocol
 from nbcache.launcher.start_state import name_of, nursery_command, python_options, start_state
 
 _END_SECONDS = 5.0
-"""How long a restarted kernel waits until the one before it has ended, which takes hundredths of a second."""
+"""The longest wait of a restarted kernel for the end of the one before it: usually some 0.01 s."""
 _ANSWER_SECONDS = 15.0
-"""How long a nursery may take to answer: hundredths of a second, and much longer on a busy machine."""
-_PASSED_ON = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCONT,
-)
+"""The longest wait for a nursery's answer: usually some 0.01 s, much longer on a busy machine."""
+_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
 
 
 def main() -> NoReturn:
-    """Be a kernel, forked or not."""
     arguments = sys.argv[1:]
     connection = name = None
     try:
@@ -54,8 +46,8 @@ def main() -> NoReturn:
 
 
 def _forked(name: str, arguments: list[str], lock: int | None) -> tuple[socket.socket | None, str]:
-    """Return a connection to what watches the fork; None, and why, where the nursery does not fit."""
-    if any(each > 2 and _is_inherited(each) for each in map(int, os.listdir("/proc/self/fd"))):
+    """Return a connection to the fork's watcher; None, and why, where the nursery does not fit."""
+    if any(number > 2 and _is_inherited(number) for number in map(int, os.listdir("/proc/self/fd"))):
         return None, "a file besides the standard streams was open when it was started"
     connection = protocol.ask(name, _ANSWER_SECONDS)
     umask = os.umask(0o077)
@@ -67,7 +59,7 @@ def _forked(name: str, arguments: list[str], lock: int | None) -> tuple[socket.s
         "environ": dict(os.environ),
         "folder": os.getcwd(),
         "umask": umask,
-        "ignored": [each for each in signal.valid_signals() if signal.getsignal(each) == signal.SIG_IGN],
+        "ignored": [one for one in signal.valid_signals() if signal.getsignal(one) == signal.SIG_IGN],
         "blocked": [*signal.pthread_sigmask(signal.SIG_BLOCK, ())],
     }
     protocol.send(connection, asked, [0, 1, 2] if lock is None else [0, 1, 2, lock])
@@ -86,17 +78,13 @@ def _is_inherited(descriptor: int) -> bool:
 
 
 def _stand_in(connection: socket.socket) -> NoReturn:
-    """Pass signals on, and end as the kernel ends."""
-
     def pass_on(number: int, frame: object) -> None:
-        try:
+        with suppress(OSError):  # it has just ended
             connection.sendall(bytes([number]))
-        except OSError:  # it has just ended
-            pass
 
     connection.settimeout(None)
-    for number in _PASSED_ON:
-        signal.signal(number, pass_on)
+    for name in _PASSED_ON:
+        signal.signal(getattr(signal, name), pass_on)
     try:
         status = int(protocol.receive(connection)[0]["ended"])
     except (OSError, ValueError):  # what watches it was killed, and the kernel with it
@@ -113,7 +101,7 @@ def _stand_in(connection: socket.socket) -> NoReturn:
 
 def _start_nursery(name: str) -> None:
     """Start a nursery that outlives this process, and is nobody's child."""
-    try:
+    with suppress(OSError):
         if os.fork():
             os.wait()
             return
@@ -129,8 +117,6 @@ def _start_nursery(name: str) -> None:
             os.execve(sys.executable, nursery_command(python_options(), name), environ)
         finally:
             os._exit(1)
-    except OSError:
-        pass
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""In a fork of the nursery: what watches a kernel, and the kernel, made to be what a fresh process is."""
+"""A fork of the nursery: the process that watches a kernel, and the kernel, made like a fresh process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -41,34 +42,30 @@ def parent() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a nursery has imported."""
+    """Modules and files that a nursery has imported."""
 
     hidden: Mapping[str, ModuleType]
-    """Modules of which an ordinary kernel has none when it starts."""
+    """Modules that an ordinary kernel lacks when it starts."""
     variables: Mapping[str, str]
-    """Environment variables that the others have set when they were imported."""
+    """Environment variables that the other modules have set when they were imported."""
     files: Mapping[str, Status]
-    """What lay on disk of all that was imported, by path."""
-
-    def first_changed(self, paths: Iterable[str]) -> str | None:
-        """Return the first of these files that is not any more what was imported; None where all are."""
-        return first_changed(self.files, paths)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a forked process is to be."""
+    """The request that a forked kernel serves."""
 
     value: Mapping[str, Any]
-    files: tuple[int, int, int]
+    files: list[int]
     ahead: Ahead
 
     def run(self) -> None:
         """Be `python -m ipykernel_launcher`, with the environment, folder, files and arguments asked for."""
         _become(self.value, self.files)
         os.environ.update(self.ahead.variables)
-        check = _check_variables(dict(os.environ))
-        HiddenModules(self.ahead.hidden, check, self.ahead.first_changed).hide()
+        start = dict(os.environ)
+        changed = partial(first_changed, self.ahead.files)
+        HiddenModules(self.ahead.hidden, partial(_warn_of_late, start), changed).hide()
         if os.environ.get("JPY_PARENT_PID", "1") != "1":
             os.environ["JPY_PARENT_PID"] = str(os.getppid())
             _give_parent(os.getppid())
@@ -90,11 +87,11 @@ def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int]
             _watch(connection, kernel)
         finally:
             os._exit(0)
-    copies = [os.dup(each) for each in files[:_STREAMS]]
+    copies = [os.dup(file) for file in files[:_STREAMS]]
     connection.detach()
     os.setsid()
     os.close(told)
-    return Asked(value, (copies[0], copies[1], copies[2]), ahead)
+    return Asked(value, copies, ahead)
 
 
 def _watch(connection: socket.socket, kernel: int) -> None:
@@ -123,7 +120,7 @@ def _watch(connection: socket.socket, kernel: int) -> None:
     protocol.send(connection, {"ended": status})
 
 
-def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
+def _become(value: Mapping[str, Any], files: list[int]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
@@ -154,15 +151,10 @@ def _become(value: Mapping[str, Any], files: tuple[int, int, int]) -> None:
 
 
 def _give_parent(process: int) -> None:
-    """Have ipykernel end with `process`: it has read the number of another one when it was imported.
-
-    Not by `sys.argv`, which is the notebook's to read.
-    """
+    """Make ipykernel end with `process`: at import, it has read the number of another process."""
     kernelapp: Any = sys.modules["ipykernel.kernelapp"]
-    launch, arguments = (
-        kernelapp.launch_new_instance,
-        [*sys.argv[1:], f"--IPKernelApp.parent_handle={process}"],
-    )
+    launch = kernelapp.launch_new_instance
+    arguments = [*sys.argv[1:], f"--IPKernelApp.parent_handle={process}"]  # sys.argv is the notebook's
 
     def launch_once() -> None:
         kernelapp.launch_new_instance = launch
@@ -172,7 +164,7 @@ def _give_parent(process: int) -> None:
 
 
 def _set_signals(ignored: Collection[int], blocked: Iterable[int]) -> None:
-    """Ignore and block what a fresh process would, which has that from its parent."""
+    """Ignore and block the signals that a fresh process inherits from its parent."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
     if signal.SIGINT not in ignored:
@@ -181,7 +173,7 @@ def _set_signals(ignored: Collection[int], blocked: Iterable[int]) -> None:
 
 
 def _stream(number: int, name: str, before: Any) -> Any:
-    """Return a standard stream as Python opens it, for what it is connected with now."""
+    """Return a standard stream as Python opens it, for the file that it is connected with now."""
     raw: Any = open(number, "rb" if number == 0 else "wb", closefd=False)  # noqa: SIM115, as Python's own
     raw.raw.name = name
     stream = io.TextIOWrapper(
@@ -195,23 +187,12 @@ def _stream(number: int, name: str, before: Any) -> Any:
     return stream
 
 
-def _check_variables(start: Mapping[str, str]) -> Any:
-    """Return what warns, when torch is imported, of variables that would have counted."""
-
-    def check() -> None:
-        now = dict(os.environ)
-        late = sorted(
-            name
-            for name in {*start, *now}
-            if name.startswith(_READ_AT_IMPORT)
-            and name not in _READ_LATER
-            and start.get(name) != now.get(name)
+def _warn_of_late(start: Mapping[str, str]) -> None:
+    """Warn, as torch is imported, of variables that a cell has changed too late to have an effect."""
+    changed = {name for name, _ in start.items() ^ os.environ.items() if name.startswith(_READ_AT_IMPORT)}
+    if late := changed.difference(_READ_LATER):
+        warnings.warn(
+            f"{', '.join(sorted(late))} changed after this kernel was started with torch imported, which "
+            "reads such variables then: set them before Jupyter starts, or use an ordinary Python kernel",
+            stacklevel=3,
         )
-        if late:
-            warnings.warn(
-                f"{', '.join(late)} changed after this kernel was started with torch imported, which reads "
-                "such variables then: set them before Jupyter starts, or use an ordinary Python kernel",
-                stacklevel=2,
-            )
-
-    return check

@@ -1,7 +1,7 @@
-"""Modules that are imported ahead, and of which nobody knows until they are imported.
+"""Modules that were imported ahead, hidden until they are imported.
 
-In a forked kernel `sys.modules` holds what an ordinary kernel has. What else the nursery has imported is put
-there when a cell, or a library, imports it: at once, and the same module as ever.
+In a forked kernel `sys.modules` holds what an ordinary kernel has. When a cell, or a library, imports one of
+the nursery's other modules, that module is put there.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 _WHOLE = "torch"
-"""With it comes everything: its modules refer to most of the others."""
+"""All hidden modules are shown with torch: its modules refer to most of the others."""
 
 
 def hidable(modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
-    """Return those that can be found again: not what libraries put into `sys.modules` by hand.
+    """Return the modules that can be found again: not what libraries put into `sys.modules` by hand.
 
-    Of a package that can be, everything can: it is shown with the package.
+    All modules of a package that can be found are returned: they are shown with the package.
     """
-    modules = {name: module for name, module in modules.items() if name != "__mp_main__"}
     packages = {name for name, module in modules.items() if getattr(module, "__spec__", None) is not None}
     return {
         name: module
         for name, module in modules.items()
-        if name in packages or name.partition(".")[0] in packages
+        if name != "__mp_main__" and (name in packages or name.partition(".")[0] in packages)
     }
 
 
 class HiddenModules(MetaPathFinder):
-    """Finds the modules that are hidden, first of all finders; `shown` is called when torch is imported.
+    """Finds the hidden modules, before all other finders; `shown` is called when torch is imported.
 
-    `first_changed` returns a file that is not any more what was imported, as after `%pip install` in a cell.
+    `first_changed` returns a file that has changed since it was imported, as after `%pip install` in a cell.
     """
 
     def __init__(
@@ -47,10 +46,9 @@ class HiddenModules(MetaPathFinder):
         self._shown = shown
         self._first_changed = first_changed
         self._replaced: str | None = None
-        """A changed file of what was imported anew since, and torch has as it was."""
+        """A changed file of a module that was imported anew, while torch still has the old one."""
 
     def hide(self) -> None:
-        """Take the modules out of `sys.modules`."""
         for name in self._modules:
             sys.modules.pop(name, None)
         sys.meta_path.insert(0, self)
@@ -58,7 +56,7 @@ class HiddenModules(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what a hidden module is found by; None where it is not hidden, or another would be found."""
+        """Return the spec of a hidden module; None if it is not hidden, or Python would find another one."""
         known = self._specs[fullname] if fullname in self._modules else None
         if known is None:
             return None
@@ -67,8 +65,10 @@ class HiddenModules(MetaPathFinder):
             if found is None or found.origin != known.origin:
                 self._refuse(fullname, None if found is None else found.origin)
                 return None
-            if fullname != _WHOLE and not self._is_compiled(fullname) and (path := self._changed(fullname)):
-                self._replaced = path
+            # A process can load the compiled parts of a package only once.
+            is_compiled = any(file.endswith(".so") for file in self._files(fullname))
+            if fullname != _WHOLE and not is_compiled and (changed := self._changed(fullname)):
+                self._replaced = changed
                 self._refuse(fullname, known.origin)
                 return None
         is_package = known.submodule_search_locations is not None
@@ -85,11 +85,11 @@ class HiddenModules(MetaPathFinder):
                 "start a kernel that is not of nbcache's, or undo the change of sys.path",
                 name=name,
             )
-        for each in self._family(name):
-            self._modules.pop(each, None)
+        for member in self._family(name):
+            del self._modules[member]
 
     def module(self, name: str) -> ModuleType:
-        """Return a module that is hidden; ImportError where its files are others by now."""
+        """Return a hidden module; ImportError if one of its files has changed."""
         if "." not in name and (changed := self._changed(name)):
             raise ImportError(
                 f"this kernel was started with {name} imported, and {changed} has changed since: "
@@ -99,51 +99,45 @@ class HiddenModules(MetaPathFinder):
         return self._modules[name]
 
     def show(self, name: str) -> None:
-        """Put a module, and all below it, where Python looks for what is imported."""
-        self._modules[name].__spec__ = self._specs[name]  # Python has set that by which it was found
-        self._show(self._modules if name == _WHOLE else self._family(name))
+        """Put a module, and all below it, into `sys.modules`."""
+        self._modules[name].__spec__ = self._specs[name]  # Python has set the spec of `find_spec`
+        shown = self._family(name)
+        for member in shown:
+            sys.modules[member] = self._modules.pop(member)
+        if "multiprocessing" in shown:
+            sys.modules["__mp_main__"] = sys.modules["__main__"]  # as multiprocessing does at import
+        for finder in list(sys.meta_path):  # such as nbcache's, which waits for modules of torch
+            if (imported_ahead := getattr(finder, "imported_ahead", None)) is not None:
+                imported_ahead(shown)
         if name == _WHOLE:
             sys.meta_path.remove(self)
             self._shown()
 
     def _changed(self, name: str) -> str | None:
-        """Return a file, of all that comes with a module, that is not any more what was imported."""
         if name == _WHOLE and self._replaced is not None:
             return self._replaced
-        shown = self._modules if name == _WHOLE else self._family(name)
-        paths = (getattr(self._modules[each], "__file__", None) for each in shown)
-        return self._first_changed(path for path in paths if path)
+        return self._first_changed(self._files(name))
 
-    def _is_compiled(self, name: str) -> bool:
-        """Tell whether a package has parts that a process can load but once."""
-        paths = (getattr(self._modules[each], "__file__", None) for each in self._family(name))
-        return any(path and path.endswith(".so") for path in paths)
+    def _files(self, name: str) -> list[str]:
+        paths = (getattr(self._modules[member], "__file__", None) for member in self._family(name))
+        return [path for path in paths if path]
 
     def _family(self, name: str) -> list[str]:
-        return [each for each in self._modules if each == name or each.startswith(f"{name}.")]
-
-    def _show(self, names: Iterable[str]) -> None:
-        shown = list(names)
-        for name in shown:
-            sys.modules[name] = self._modules.pop(name)
-        if "multiprocessing" in shown:
-            sys.modules["__mp_main__"] = sys.modules["__main__"]  # as it does when it is imported
-        for finder in list(sys.meta_path):  # such as nbcache's, which waits for modules of torch
-            if (imported_ahead := getattr(finder, "imported_ahead", None)) is not None:
-                imported_ahead(shown)
+        """Return the modules that are shown with a module."""
+        if name == _WHOLE:
+            return [*self._modules]
+        return [member for member in self._modules if member == name or member.startswith(f"{name}.")]
 
 
 class _Loader(Loader):
-    """Loads one hidden module: of its own, as other finders, such as nbcache's, have a loader do more."""
+    """Loads one hidden module: an instance for each, as other finders replace methods of a loader."""
 
     def __init__(self, hidden: HiddenModules) -> None:
         self._hidden = hidden
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module."""
         return self._hidden.module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Show it, and all below it."""
         name = module.__spec__.name if module.__spec__ is not None else module.__name__
         self._hidden.show(name)

@@ -1,4 +1,4 @@
-"""The Jupyter kernel *Python 3 (nbcache)*, and what is known of nurseries. Imports what Jupyter has."""
+"""The Jupyter kernel *Python 3 (nbcache)*, and the user's nurseries. Imports what Jupyter has."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from nbcache.launcher import protocol
 from nbcache.launcher.start_state import nursery_command
 
 NAME = "nbcache"
-"""What Jupyter calls the kernel, in `jupyter kernelspec list` and in notebooks."""
 _TITLE = f"Python {sys.version_info.major} (nbcache)"
 PYTHON_OPTIONS = ["-Xfrozen_modules=off"]
-"""What ipykernel starts Python with, for its debugger."""
+"""Python's options in ipykernel's own kernel spec, for its debugger."""
 LAUNCHER = ["-P", "-m", "nbcache.launcher"]
 """With `-P`, files of the notebook's folder never run in place of modules that the launcher imports."""
 _START_SECONDS = 300.0
@@ -35,26 +34,25 @@ _TRIES = 3
 def install(*, user: bool = False) -> Path:
     """Add the kernel, for this interpreter, and return its folder.
 
-    It goes into the user's own folder where that is asked for, or this interpreter's environment is no
-    virtual one; else into that environment. Raises NbcacheError where it cannot be written, and off Linux.
+    `user` chooses the user's own folder, as does an interpreter that has no virtual environment. Raises
+    NbcacheError where the kernel cannot be written, and off Linux.
     """
     _only_on_linux()
-    specs, given = _manager(), _given()
+    specs = _manager()
+    from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+
+    ordinary = get_kernel_dict(python_arguments=PYTHON_OPTIONS)
+    python = ordinary["argv"][: ordinary["argv"].index("-m")]
     spec = {
-        "argv": [
-            *given["argv"][: given["argv"].index("-m")],
-            *LAUNCHER,
-            "-f",
-            "{connection_file}",
-        ],
+        "argv": [*python, *LAUNCHER, "-f", "{connection_file}"],
         "display_name": _TITLE,
         "language": "python",
-        "metadata": given["metadata"],
-        "kernel_protocol_version": given["kernel_protocol_version"],
+        "metadata": ordinary["metadata"],
+        "kernel_protocol_version": ordinary["kernel_protocol_version"],
     }
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / NAME
-        shutil.copytree(given["resources"], source)
+        shutil.copytree(str(RESOURCES), source)
         (source / "kernel.json").write_text(json.dumps(spec, indent=1) + "\n")
         in_prefix = sys.prefix != sys.base_prefix and not user
         where: dict[str, Any] = {"prefix": sys.prefix} if in_prefix else {"user": True}
@@ -70,18 +68,16 @@ def install(*, user: bool = False) -> Path:
 
 def uninstall() -> Path:
     """Remove the kernel, and return the folder that it was in; NbcacheError where there is none."""
-    specs = _manager()
-    if NAME not in specs.find_kernel_specs():
+    if installed() is None:
         raise NbcacheError(
             f"there is no kernel of the name {NAME}",
             where="nbcache kernel uninstall",
             next_step="see `jupyter kernelspec list`",
         )
-    return Path(specs.remove_kernel_spec(NAME))
+    return Path(_manager().remove_kernel_spec(NAME))
 
 
 def installed() -> Path | None:
-    """Return the folder of the kernel, None where it is not installed."""
     found = _manager().find_kernel_specs().get(NAME)
     return None if found is None else Path(found)
 
@@ -93,30 +89,19 @@ def is_current() -> bool:
 
 
 def nurseries() -> list[dict[str, Any]]:
-    """Return what each of the user's nurseries says of itself."""
-    return [said for name in _names() if (said := protocol.request(name, "status")) is not None]
-
-
-def ordinary() -> dict[str, Any] | None:
-    """Return which process was the last that became an ordinary kernel, when and why; None where none is."""
-    return protocol.ordinary()
+    return _answers("status")
 
 
 def start() -> dict[str, Any]:
-    """Start a nursery for kernels of this interpreter and environment, and return what it says of itself.
+    """Start a nursery for kernels of this interpreter and environment, and return its status.
 
     Where there is one, it stays. Raises NbcacheError where none answers within some minutes.
     """
     _only_on_linux()
     command = nursery_command(PYTHON_OPTIONS)
     for _ in range(_TRIES):
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        null = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
         if (status := _first_status(process)) is not None:
             return status
         if process.returncode != 0:
@@ -153,7 +138,7 @@ def stop() -> tuple[list[int], list[str]]:
 
     Returns the processes that were ended, and the locks that an unknown process holds.
     """
-    ended = [said["stopped"] for name in _names() if (said := protocol.request(name, "stop")) is not None]
+    ended = [answer["stopped"] for answer in _answers("stop")]
     unknown = []
     for lock, process in protocol.starting().items():
         if _end(process, lock):
@@ -191,35 +176,27 @@ def _is_nursery(folder: str, lock: str) -> bool:
     return any(os.path.samefile(file, lock) for file in Path(folder, "fd").iterdir() if file.exists())
 
 
-def _names() -> list[str]:
+def _answers(question: str) -> list[dict[str, Any]]:
     _only_on_linux()
     try:
-        return protocol.names()
+        names = protocol.names()
     except OSError as error:
         raise NbcacheError(
             f"the folder of the nurseries cannot be used: {error}",
             where="nbcache kernel",
             next_step="see that it is yours, and that nobody else can use it",
         ) from error
-
-
-def _given() -> dict[str, Any]:
-    """Return the kernel spec that ipykernel itself would install."""
-    try:
-        from ipykernel.kernelspec import RESOURCES, get_kernel_dict
-    except ImportError as error:
-        raise NbcacheError(
-            "ipykernel is not installed", where=sys.executable, next_step="pip install ipykernel"
-        ) from error
-    return {**get_kernel_dict(python_arguments=PYTHON_OPTIONS), "resources": str(RESOURCES)}
+    answers = (protocol.request(name, question) for name in names)
+    return [answer for answer in answers if answer is not None]
 
 
 def _manager() -> Any:
     try:
+        import ipykernel  # noqa: F401, which install() needs
         from jupyter_client.kernelspec import KernelSpecManager
     except ImportError as error:
         raise NbcacheError(
-            "jupyter_client is not installed", where=sys.executable, next_step="pip install jupyter_client"
+            "ipykernel is not installed", where=sys.executable, next_step="pip install ipykernel"
         ) from error
     return KernelSpecManager()
 

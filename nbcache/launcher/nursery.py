@@ -1,7 +1,7 @@
 """The nursery: imports what kernels need, runs nothing, and forks kernels. `nursery_command` starts it.
 
-It forks only while it has one thread of Python's, no CUDA context and no open device, while all that it has
-imported is on disk as it was, and where nothing in the notebook's folder would have been imported instead.
+It forks only while it has one Python thread, no CUDA context and no open device, while the files of all that
+it has imported are as they were, and where nothing in the notebook's folder would have been imported instead.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ _KERNEL = """
     ipykernel.kernelapp ipykernel.ipkernel ipykernel.zmqshell ipykernel.debugger ipykernel.displayhook
     IPython.core.completerlib sqlite3
 """
-"""What an ordinary kernel has imported when its first cell runs."""
+"""Modules that an ordinary kernel has imported when its first cell runs."""
 _AHEAD = "nbcache.ui.ipython.extension nbcache.torch_bridge.prewarm"
-"""What `%load_ext nbcache` imports."""
 _IDLE_SECONDS = 4 * 3600.0
-"""Unused for so long, it ends."""
+"""A nursery that is unused for so long ends."""
 _LOOK_SECONDS = 60.0
 _MOST_REQUESTS = 16
-"""So many requests may arrive at one time."""
 _MOST_FILES = 4
 """The standard streams of a kernel, and its lock."""
 _FORK = {
@@ -50,45 +48,45 @@ _FORK = {
 }
 """Types of the values in a request for a fork."""
 _LEAST_FREE = 0.05
-"""Where less of the machine's memory is available, it ends."""
-_MOST = 2
-"""So many nurseries a user has: those that were used last."""
-_BUSY = 0.5
-"""It imports while so many processors are idle."""
+"""A nursery ends where less of the machine's memory is available."""
+_MOST_NURSERIES = 2
+"""Nurseries of a user: those that were used last."""
+_LEAST_IDLE = 0.5
+"""A nursery imports while so many processors are idle."""
+_MOST_PATIENCE = 120.0
+"""Seconds of waiting for an idle processor, after which a nursery imports all the same."""
 _COARSE_NS = 100_000_000
 """By so much the clock of files may be behind."""
-_MOST_PATIENCE = 120.0
-"""After so many seconds of waiting it imports all the same."""
+_NOT_INITIALIZED = 3
+"""CUDA_ERROR_NOT_INITIALIZED"""
+_ARRIVING, _END = object(), object()
 
 
 def main(name: str | None = None) -> None:
-    """Import, and fork kernels, until nobody needs it.
-
-    `name` is what a launcher looks for. Without it, imports wait for nothing.
-    """
-    found = name_of(start_state())
-    if name not in (None, found):
+    """Import, and fork kernels, until nobody needs it. `name` is a launcher's, which lets imports wait."""
+    own_name = name_of(start_state())
+    if name not in (None, own_name):
         return  # something was changed on the way here: no launcher would find it
-    with protocol.alone(found) as is_first:
-        if is_first and (asked := _run(found, patience=_MOST_PATIENCE if name else 0.0)) is not None:
-            child = asked
-        else:
-            return
-    child.run()  # here, in the kernel, with nothing of the nursery's on the stack
+    with protocol.alone(own_name) as is_first:
+        child = _run(own_name, patience=_MOST_PATIENCE if name else 0.0) if is_first else None
+    if child is not None:
+        child.run()  # here, in the kernel, with nothing of the nursery's on the stack
 
 
 def _run(name: str, patience: float) -> Asked | None:
     """Import, and fork kernels; return what to be in one of them, None in the nursery, in the end."""
     began = time.time_ns() - _COARSE_NS
-    for each in [each for each in os.environ if each.startswith("JPY_")]:
-        del os.environ[each]  # of a kernel in which it was started: ipykernel ends with that one's parent
+    for variable in [variable for variable in os.environ if variable.startswith("JPY_")]:
+        del os.environ[variable]  # of the kernel that started it: ipykernel ends with that kernel's parent
     os.chdir("/")
-    _make_room(name)
-    hidden, variables = _imported(_Patience(patience))
+    others = [other for other in protocol.names() if other != name]
+    for other in others[: max(0, len(others) - _MOST_NURSERIES + 1)]:
+        protocol.request(other, "stop")
+    hidden, variables = _imported(time.monotonic() + patience)
     files = on_disk.files(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
     if threading.active_count() > 1:
         return None
-    if any(status.changed > began for status in files.values()):
+    if any(changed > began for changed, _ in files.values()):
         return None  # something was edited, or installed, while it was imported
     listener = protocol.listen(name)
     sys.modules["nbcache.torch_bridge.gc_pause"].keep_frozen()
@@ -96,20 +94,14 @@ def _run(name: str, patience: float) -> Asked | None:
 
 
 class _Nursery:
-    def __init__(
-        self,
-        name: str,
-        listener: socket.socket,
-        ahead: Ahead,
-    ) -> None:
+    def __init__(self, name: str, listener: socket.socket, ahead: Ahead) -> None:
         self._name = name
         self._listener = listener
         self._ahead = ahead
         self._requests: list[protocol.Message] = []
-        """Requests that are arriving."""
-        self._tops = {each.partition(".")[0] for each in sys.modules}
+        self._tops = {name.partition(".")[0] for name in sys.modules}
         self._found = {folder: modules_in(folder) for folder in sys.path}
-        """What can be imported: another one might be imported instead, or where there was none."""
+        """What can be imported: a new module might be imported instead, or where there was none."""
         self._since = self._used = time.time()
         self._forks = 0
 
@@ -154,7 +146,6 @@ class _Nursery:
         request.connection.close()
 
     def _go_on(self, request: protocol.Message, is_ready: bool) -> object:
-        """Read more of a request, and answer it where it is whole."""
         try:
             if is_ready and request.read():
                 return self._answer(request)
@@ -171,8 +162,8 @@ class _Nursery:
     def _is_wanted(self) -> bool:
         if time.time() - self._used > _IDLE_SECONDS:
             return False
-        total, free = (_memory(each) for each in ("MemTotal", "MemAvailable"))
-        return not total or free >= _LEAST_FREE * total
+        total = _memory("MemTotal")
+        return not total or _memory("MemAvailable") >= _LEAST_FREE * total
 
     def _answer(self, request: protocol.Message) -> object:
         connection, value = request.connection, request.value()
@@ -200,17 +191,16 @@ class _Nursery:
         }
 
     def _fork(self, request: protocol.Message, value: dict[str, Any]) -> object:
-        connection, files = request.connection, request.files
-        if changed := self._ahead.first_changed(self._ahead.files):
-            protocol.send(connection, {"forked": False, "why": f"{changed} has changed"})
+        if why := self._outdated():
+            _refuse(request, why)
             return _END  # the launcher starts another one
-        for folder, found in self._found.items():
-            if more := modules_in(folder) ^ found:
-                protocol.send(connection, {"forked": False, "why": f"{min(more)} in {folder}"})
-                return _END
-        why = _why_not() or self._shadowed(value["folder"])
-        if why or len(files) < 3:
-            protocol.send(connection, {"forked": False, "why": why or "no standard streams"})
+        why = _why_not()
+        if found := shadowing(value["folder"], self._tops):
+            why = f"{found} in the notebook's folder has the name of a module that is imported ahead"
+        if len(request.files) < 3:
+            why = "no standard streams"
+        if why:
+            _refuse(request, why)
             return None
         self._used = time.time()
         self._forks += 1
@@ -222,18 +212,18 @@ class _Nursery:
             for other in self._requests:
                 if other is not request:
                     other.connection.close()
-            return attend(connection, value, files, self._ahead)
+            return attend(request.connection, value, request.files, self._ahead)
         except BaseException:  # or this process would be a second nursery
             os._exit(1)
 
-    def _shadowed(self, folder: str) -> str | None:
-        """Return what in the notebook's folder would have been imported in place of what was."""
-        if found := shadowing(folder, self._tops):
-            return f"{found} in the notebook's folder has the name of a module that is imported ahead"
+    def _outdated(self) -> str | None:
+        """Return what is not on disk as it was when it was imported."""
+        if changed := on_disk.first_changed(self._ahead.files, self._ahead.files):
+            return f"{changed} has changed"
+        for folder, found in self._found.items():
+            if more := modules_in(folder) ^ found:
+                return f"{min(more)} in {folder}"
         return None
-
-
-_ARRIVING, _END = object(), object()
 
 
 def _refuse(request: protocol.Message, why: str) -> None:
@@ -241,47 +231,37 @@ def _refuse(request: protocol.Message, why: str) -> None:
         protocol.send(request.connection, {"forked": False, "why": why})
 
 
-def _imported(patience: _Patience) -> tuple[dict[str, ModuleType], dict[str, str]]:
-    """Import everything; return what is to be hidden, and the environment variables that the rest has set."""
+def _imported(deadline: float) -> tuple[dict[str, ModuleType], dict[str, str]]:
+    """Import everything; return the modules to hide, and the environment variables that the rest has set."""
     before = dict(os.environ)
     for name in _KERNEL.split():
-        _import(name, patience)
+        _import(name, deadline)
     visible = set(sys.modules)
     variables = {name: value for name, value in os.environ.items() if before.get(name) != value}
     for name in _AHEAD.split():
-        _import(name, patience)
+        _import(name, deadline)
     for name in sys.modules["nbcache.torch_bridge.prewarm"].MODULES:
-        _import(name, patience)
-    sys.modules.pop("__mp_main__", None)  # this process, which nobody is to know of
+        _import(name, deadline)
+    sys.modules.pop("__mp_main__", None)  # this process, which no kernel may find
     hidden = hidable({name: module for name, module in sys.modules.items() if name not in visible})
     return hidden, variables
 
 
-def _import(name: str, patience: _Patience) -> None:
-    patience.wait_until_idle()
-    with contextlib.suppress(Exception):  # it is not installed, or broken: the kernel's own import tells
+def _import(name: str, deadline: float) -> None:
+    _wait_until_idle(deadline)
+    with contextlib.suppress(Exception):  # it is not installed, or broken: the kernel's own import says so
         importlib.import_module(name)
 
 
-class _Patience:
-    """Waits while others use all processors, so many seconds in all.
-
-    A process that gave way by its priority could not take that back.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def wait_until_idle(self) -> None:
-        """Wait until half a processor is idle."""
-        while self._seconds > 0:
-            before, began = _idle_ticks(), time.monotonic()
-            time.sleep(0.05)
-            idle = (_idle_ticks() - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)
-            if idle >= _BUSY:
-                return
-            time.sleep(1.0)
-            self._seconds -= time.monotonic() - began
+def _wait_until_idle(deadline: float) -> None:
+    """Wait until half a processor is idle. A lower priority could not be taken back in the kernels."""
+    while time.monotonic() < deadline:
+        before, began = _idle_ticks(), time.monotonic()
+        time.sleep(0.05)
+        idle = (_idle_ticks() - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)
+        if idle >= _LEAST_IDLE:
+            return
+        time.sleep(1.0)
 
 
 def _idle_ticks() -> int:
@@ -293,9 +273,9 @@ def _why_not() -> str | None:
     """Return why this process must not be forked."""
     if threading.active_count() > 1:
         return "a thread has been started"
-    for each in os.listdir("/proc/self/fd"):
+    for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{each}").startswith(("/dev/nvidia", "/dev/dri", "/dev/kfd")):
+            if os.readlink(f"/proc/self/fd/{number}").startswith(("/dev/nvidia", "/dev/dri", "/dev/kfd")):
                 return "a GPU is open"
     with open("/proc/self/maps") as stream:
         if any("/libcuda.so" in line for line in stream):
@@ -305,18 +285,6 @@ def _why_not() -> str | None:
     return None
 
 
-_NOT_INITIALIZED = 3
-"""CUDA_ERROR_NOT_INITIALIZED"""
-
-
 def _memory(name: str, path: str = "/proc/meminfo") -> int:
-    """Return bytes by the name of a line; 0 where there is none."""
     with open(path) as stream:
         return next((int(line.split()[1]) << 10 for line in stream if line.startswith(f"{name}:")), 0)
-
-
-def _make_room(name: str) -> None:
-    """End those of this user's nurseries that are longest unused, where there are too many."""
-    others = [each for each in protocol.names() if each != name]
-    for each in others[: max(0, len(others) - _MOST + 1)]:
-        protocol.request(each, "stop")

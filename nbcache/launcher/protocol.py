@@ -1,7 +1,7 @@
-"""How launchers and nurseries talk: JSON over a socket in a folder that is the user's alone. Linux only.
+"""The protocol of launchers and nurseries: JSON over a socket in the user's own folder. Linux only.
 
-A message is its length, 4 bytes, and JSON. Nothing is listened to on a network, and both ends check that the
-other runs as the same user.
+A message is its length, 4 bytes, and JSON. Nothing listens on a network, and both ends check that the other
+runs as the same user.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import stat
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 REQUEST_SECONDS = 5.0
@@ -32,15 +32,13 @@ _ORDINARY = "ordinary"
 
 
 def folder() -> str:
-    """Return the folder of the sockets, made where it was not; OSError where it is not the user's alone."""
+    """Return the folder of the sockets, which is created; OSError where it is not the user's alone."""
     base = os.environ.get("XDG_RUNTIME_DIR") or ""
     if not os.path.isdir(base):
         base = os.environ.get("TMPDIR") or "/tmp"
     path = os.path.join(base, f"nbcache-kernels-{os.geteuid()}")
-    try:
+    with suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(f"{path} is not a folder that only you can use: remove it")
@@ -49,21 +47,17 @@ def folder() -> str:
 
 def names() -> list[str]:
     """Return the names of nurseries, the one that is longest unused first; some of them may have ended."""
-    path = folder()
-    found = [each for each in os.listdir(path) if each.endswith(_SUFFIX)]
-    return sorted((each.removesuffix(_SUFFIX) for each in found), key=lambda name: _age(path, name))
-
-
-def _age(path: str, name: str) -> float:
-    try:
-        return os.lstat(os.path.join(path, name + _SUFFIX)).st_mtime
-    except OSError:
-        return 0.0
+    times = {}
+    for entry in os.scandir(folder()):
+        if entry.name.endswith(_SUFFIX):
+            with suppress(OSError):  # it has just ended
+                times[entry.name.removesuffix(_SUFFIX)] = entry.stat(follow_symlinks=False).st_mtime
+    return sorted(times, key=times.__getitem__)
 
 
 @contextmanager
 def _address(name: str) -> Iterator[str]:
-    """Give the address of a socket, which must be short: by a descriptor of the folder that it is in."""
+    """Yield the address of a socket, which must be short: by a descriptor of the folder that it is in."""
     descriptor = os.open(folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{name}{_SUFFIX}"
@@ -72,7 +66,7 @@ def _address(name: str) -> Iterator[str]:
 
 
 def listen(name: str) -> socket.socket:
-    """Return a socket on which a nursery is asked; it takes the place of one that was left behind."""
+    """Return a socket on which a nursery listens; it replaces one that was left behind."""
     with _address(name) as address, _address(f".{name}-{os.getpid()}") as temporary:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(temporary)
@@ -97,18 +91,18 @@ def ask(name: str, timeout: float) -> socket.socket:
 
 @contextmanager
 def alone(name: str) -> Iterator[bool]:
-    """Give whether this is the only process that is, or is about to be, the nursery of this name."""
+    """Yield whether this is the only process that is, or is about to be, the nursery of this name."""
     path = os.path.join(folder(), name + _LOCK)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, b"%d\n" % os.getpid())
-        is_first = True
-    except BlockingIOError:
-        is_first = False
-    try:
-        yield is_first
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, b"%d\n" % os.getpid())
+            yield True
     finally:
         os.close(descriptor)
 
@@ -167,15 +161,12 @@ def lock_kernel(arguments: Sequence[str], seconds: float) -> int | None:
 
 
 def note_ordinary(why: str) -> None:
-    """Note why this process is about to be an ordinary kernel, for who asks."""
-    try:
+    with suppress(OSError):
         path = os.path.join(folder(), _ORDINARY)
         temporary = f"{path}-{os.getpid()}"
         with open(temporary, "w") as stream:
             json.dump({"process": os.getpid(), "time": time.time(), "why": why}, stream)
         os.replace(temporary, path)
-    except OSError:
-        pass
 
 
 def ordinary() -> dict[str, Any] | None:
@@ -189,13 +180,12 @@ def ordinary() -> dict[str, Any] | None:
 
 
 def used(name: str) -> None:
-    """Note that a nursery has just been of use."""
     with _address(name) as address:
         os.utime(address)
 
 
 def request(name: str, what: str) -> dict[str, Any] | None:
-    """Return what a nursery answers; None where it does not. The socket of one that has ended is removed."""
+    """Return a nursery's answer; None without one. The socket of a nursery that has ended is removed."""
     try:
         with ask(name, REQUEST_SECONDS) as connection:
             send(connection, {"ask": what})
@@ -203,18 +193,14 @@ def request(name: str, what: str) -> dict[str, Any] | None:
             return None if "why" in answer else answer  # it was busy, and has refused
     except ConnectionRefusedError:
         forget(name)
+        return None
     except (OSError, ValueError):
-        pass
-    return None
+        return None
 
 
 def forget(name: str) -> None:
-    """Remove the socket of a nursery that has ended."""
-    try:
-        with _address(name) as address:
-            os.unlink(address)
-    except OSError:
-        pass
+    with suppress(OSError), _address(name) as address:
+        os.unlink(address)
 
 
 def check_peer(connection: socket.socket) -> None:
@@ -256,7 +242,6 @@ class Message:
         self._content = bytearray()
 
     def fileno(self) -> int:
-        """Return the descriptor of the connection."""
         return self.connection.fileno()
 
     def read(self) -> bool:
@@ -270,11 +255,9 @@ class Message:
         return self._missing() == 0
 
     def value(self) -> Any:
-        """Return the value of a whole message."""
         return json.loads(self._content[_LENGTH.size :])
 
     def close_files(self) -> None:
-        """Close the files that came with it."""
         while self.files:
             os.close(self.files.pop())
 
@@ -288,10 +271,7 @@ class Message:
 
 
 def close_all_but(*descriptors: int) -> None:
-    """Close all files but the standard streams and these."""
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and number not in descriptors:
-            try:
+            with suppress(OSError):  # the one by which they were listed
                 os.close(number)
-            except OSError:  # the one by which they were listed
-                pass
