@@ -89,30 +89,26 @@ def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellT
         expected(history, graph.cell_digest, graph.function, graph.direction, environment=environment)
         for graph in report.graphs
     ]
-    now = _sum(graph.seconds for graph in report.graphs)
+    now = _sum([graph.seconds for graph in report.graphs])
     outside = {OUTSIDE: max(0.0, report.seconds - sum(now.values()))}  # which it takes in any case
-    cold, restored = _all(estimate.cold for estimate in usual), _all(estimate.restored for estimate in usual)
+
+    def whole(estimates: list[Mapping[str, float] | None]) -> dict[str, float] | None:
+        known = [seconds for seconds in estimates if seconds is not None]
+        return _sum(known) | outside if len(known) == len(estimates) else None
+
     return CellTimes(
         label=report.cell.label if report.cell else "outside any cell",
         functions=tuple(dict.fromkeys(graph.function for graph in report.graphs)),
         now=now | outside,
-        cold=None if cold is None else cold | outside,
-        restored=None if restored is None else restored | outside,
+        cold=whole([estimate.cold for estimate in usual]),
+        restored=whole([estimate.restored for estimate in usual]),
         is_restored=all(graph.outcome is Outcome.HIT for graph in report.graphs),
     )
 
 
-def _all(usual: Iterable[Mapping[str, float] | None]) -> dict[str, float] | None:
-    """Return the sum of what all graphs take; None where it is not known of one."""
-    every = list(usual)
-    known = [seconds for seconds in every if seconds is not None]
-    return _sum(known) if len(known) == len(every) else None
-
-
-def _sum(seconds: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def _sum(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the sums by phase, in the order in which a compile goes through them."""
-    every = list(seconds)
-    sums = {phase: sum(each.get(phase, 0.0) for each in every) for phase in PHASES}
+    sums = {phase: sum(each.get(phase, 0.0) for each in seconds) for phase in PHASES}
     return {phase: total for phase, total in sums.items() if total}
 
 

@@ -76,11 +76,8 @@ class KernelUsed(Event):
     type: str = "cpp_kernel"
     size: int = 0
     name: str = ""
-    """As `KernelTuned` names it; empty for a kernel that is not tuned.
-
-    A graph has one kernel of a name, and may tell of it twice: torch hands it to a worker while it still
-    generates code, if the workers are up by then, and asks for it when it loads that code.
-    """
+    """As in `KernelTuned`; empty for a kernel that is not tuned. The event may come twice for one kernel:
+    when torch hands it to a worker, and when it loads the graph's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class KernelTuned(Event):
 
 @dataclass(frozen=True, slots=True)
 class CandidateTimed(Event):
-    """A kernel is timed to choose the fastest, the first time by a compile that tunes itself."""
+    """A compile has timed a kernel, to choose the fastest one."""
 
     done: int
     all: int

@@ -319,7 +319,11 @@ class NotebookCache:
         if self._closed or os.getpid() != self._pid:  # a kernel compiled earlier, or a forked child
             return
         cell = session.cell.digest if session.cell else ""
-        task = partial(self._store, environment, type, key, content, cell, session.function(), made)
+
+        def artifact() -> Artifact:
+            return Artifact(type, key, content if isinstance(content, bytes) else content())
+
+        task = partial(self._store, environment, artifact, cell, session.function(), made)
         if made or len(self._uses) >= _MOST_USES:
             self.submit(task)
         else:
@@ -346,27 +350,17 @@ class NotebookCache:
     # --- on the worker thread -------------------------------------------------------------------
 
     def _store(
-        self,
-        environment: Environment,
-        type: str,
-        key: str,
-        content: bytes | Callable[[], bytes],
-        cell: str,
-        function: str,
-        made: bool,
+        self, environment: Environment, make: Callable[[], Artifact], cell: str, function: str, made: bool
     ) -> None:
-        packed: bytes | None = None
-
-        def put() -> ArtifactRef | None:
-            nonlocal packed
-            artifact = Artifact(type, key, content if isinstance(content, bytes) else content())
-            digest = environment.digest
+        def put() -> tuple[ArtifactRef | None, bytes | None]:
+            artifact, digest = make(), environment.digest
             if not made:
-                return self.artifacts.refresh(digest, artifact, cell=cell, function=function)
+                return self.artifacts.refresh(digest, artifact, cell=cell, function=function), None
             packed = pack(artifact.content)
-            return self.artifacts.put(digest, artifact, packed, cell=cell, function=function)
+            return self.artifacts.put(digest, artifact, packed, cell=cell, function=function), packed
 
-        if (ref := self._access("write", "storing what was compiled", put)) is None:
+        ref, packed = self._access("write", "storing what was compiled", put) or (None, None)
+        if ref is None:
             return
         self._bound(ref.size)
         with self._lock:

@@ -11,26 +11,11 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from nbcache.artifacts.compatibility import (
-    baseline_for,
-    differences,
-    fit_lines,
-    fitting,
-    foreseen_differences,
-    unfit_line,
-)
+from nbcache.artifacts import compatibility
 from nbcache.artifacts.history import asked_for
 from nbcache.artifacts.provenance import Judge
-from nbcache.core.errors import (
-    BadSignature,
-    ConfigError,
-    EnvironmentMismatch,
-    FormatError,
-    NbcacheError,
-    SnapshotError,
-    TrustError,
-    UntrustedSigner,
-)
+from nbcache.core import errors
+from nbcache.core.errors import NbcacheError
 from nbcache.core.files import read
 from nbcache.core.log import logger
 from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
@@ -40,17 +25,9 @@ from nbcache.core.trust import Keyring, Standing
 from nbcache.explain.plan import cells_of
 from nbcache.kernel.reasons import Elsewhere, unusable
 from nbcache.kernel.session import Session
+from nbcache.snapshots import sources
 from nbcache.snapshots.build import Draft, Origin, Taken, build_snapshot, makers, vouched
 from nbcache.snapshots.named import Place
-from nbcache.snapshots.sources import (
-    MAX_NOTEBOOK_BYTES,
-    beside,
-    destination,
-    of_notebook,
-    origin,
-    versions,
-    write,
-)
 from nbcache.snapshots.verify import Received, is_vouched
 
 _MOST_PROBLEMS = 10
@@ -123,11 +100,11 @@ class Sharing:
     def _look_at(self, notebook: Path) -> None:
         content = b""
         try:
-            content = read(notebook, max_bytes=MAX_NOTEBOOK_BYTES) if notebook.exists() else b""
+            content = read(notebook, max_bytes=sources.MAX_NOTEBOOK_BYTES) if notebook.exists() else b""
         except NbcacheError as error:
             self._problems.append(error)
         self.cells = _digests(content)
-        taken_in, problems = of_notebook(notebook, content, self.keyring)
+        taken_in, problems = sources.of_notebook(notebook, content, self.keyring)
         self._problems += problems
         self._take_in(taken_in)
 
@@ -176,7 +153,7 @@ class Sharing:
 
     def receive(self, source: str | os.PathLike[str]) -> list[Received]:
         """Take in the snapshots at `source` without using them; NbcacheError where none is whole."""
-        taken_in, problems = versions(source, self.keyring)
+        taken_in, problems = sources.versions(source, self.keyring)
         if problems and not taken_in:
             raise problems[0]
         self._take_in(taken_in)
@@ -198,7 +175,7 @@ class Sharing:
             except NbcacheError as error:
                 problems.append(error)
         if problems and not restored:
-            raise next((error for error in problems if not isinstance(error, UntrustedSigner)), problems[0])
+            raise min(problems, key=lambda error: isinstance(error, errors.UntrustedSigner))
         self._session.cache.read_again()
         return restored
 
@@ -209,9 +186,9 @@ class Sharing:
             try:
                 manifest = self._adopt(received, environment)
                 logger.debug("%s: %d artifacts may be used", received.name, len(manifest.artifacts))
-            except EnvironmentMismatch as error:
+            except errors.EnvironmentMismatch as error:
                 logger.debug("%s is not used: %s", received.name, error)
-            except TrustError as error:  # the line at load says so
+            except errors.TrustError as error:  # the line at load says so
                 logger.debug("%s is not used: %s", received.name, error)
                 continue
             except NbcacheError as error:  # a statement in it is of something else: other snapshots go on
@@ -223,7 +200,8 @@ class Sharing:
     def _foresaw(self, received: Received) -> bool:
         """Return whether the line at load named what differs here: torch was not imported then."""
         here, manifests = self._foreseen(), received.snapshot.manifests
-        return here is not None and all(foreseen_differences(manifest, here) for manifest in manifests)
+        differ = compatibility.foreseen_differences
+        return here is not None and all(differ(manifest, here) for manifest in manifests)
 
     def _adopt(self, received: Received, here: Environment) -> Manifest:
         packed = received.unlock(self._session.settings.trust)
@@ -236,7 +214,7 @@ class Sharing:
     def unfit_line(self, received: Received) -> str:
         """Return a line on the graphs of unchanged cells that do not fit here; empty if all fit."""
         here = self._session.environment
-        return unfit_line(received.snapshot.manifests, here, self.cells) if here else ""
+        return compatibility.unfit_line(received.snapshot.manifests, here, self.cells) if here else ""
 
     def follow(self, taken_in: Sequence[Received]) -> None:
         """Make the kernel compile for a baseline where these need it, unless the user has set `portable`."""
@@ -247,7 +225,7 @@ class Sharing:
         for received in taken_in:
             with suppress(NbcacheError):  # of a stranger, or for a baseline that this CPU cannot run
                 self._with_standing(received).unlock(settings.trust)
-                if (name := baseline_for(received.snapshot.manifests, here)) is not None:
+                if (name := compatibility.baseline_for(received.snapshot.manifests, here)) is not None:
                     chosen = f"the snapshot {received.name}"
                     self._session.configure(settings.with_value("portable", name, origin=chosen))
                     return
@@ -298,7 +276,7 @@ class Sharing:
         """Return a snapshot of what the present cells use, or of `everything`; SnapshotError without any."""
         manifest = self._session.cache.manifest()
         if manifest is None or not manifest.artifacts:
-            raise SnapshotError(
+            raise errors.SnapshotError(
                 "there is nothing to take a snapshot of: nothing compiled is stored for this notebook",
                 next_step="run a cell that compiles first",
             )
@@ -316,26 +294,26 @@ class Sharing:
     def write(self, target: Path | Place, origin: Origin, *, everything: bool = False) -> Taken:
         """Write a snapshot to `target`; the notebook's own keeps what present cells use, or `everything`."""
         notebook = self._locate()
-        is_its_own = bool(notebook) and target == beside(Path(notebook))
+        is_its_own = bool(notebook) and target == sources.beside(Path(notebook))
         current = self._current() if is_its_own and not everything else None
         build = partial(self.build, origin, everything=everything)
-        return write(target, build, origin, self.keyring, current)
+        return sources.write(target, build, origin, self.keyring, current)
 
     def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
         if dest == "notebook":
-            raise ConfigError(
+            raise errors.ConfigError(
                 "only a cell's output can carry a snapshot into the notebook",
                 where="snapshot",
                 next_step="%nbcache snapshot notebook, or name a file",
             )
         notebook = self._locate()
-        target = self.beside_notebook(notebook) if dest is None else destination(dest)
+        target = self.beside_notebook(notebook) if dest is None else sources.destination(dest)
         return self.write(target, self.origin(notebook)).summary()
 
     def beside_notebook(self, notebook: str) -> Path:
         """Return the path of the notebook's snapshot; ConfigError where `notebook` is not known."""
         step = "name a file, or set %nbcache config notebook=PATH"
-        return beside(_known_path(notebook, "where its snapshot goes", "snapshot", step))
+        return sources.beside(_known_path(notebook, "where its snapshot goes", "snapshot", step))
 
     def of_notebook(self) -> Path:
         """Return the notebook, whose snapshots are to be restored; ConfigError where it is not known."""
@@ -343,20 +321,20 @@ class Sharing:
         return _known_path(self._locate(), "what to restore", "restore", step)
 
     def origin(self, notebook: str) -> Origin:
-        return origin(os.path.basename(notebook), self._session.settings)
+        return sources.origin(os.path.basename(notebook), self._session.settings)
 
 
 def _known_path(notebook: str, what: str, verb: str, next_step: str) -> Path:
     if not notebook:
         text = f"nbcache cannot find out which notebook this is, so not {what}"
-        raise ConfigError(text, where=verb, next_step=next_step)
+        raise errors.ConfigError(text, where=verb, next_step=next_step)
     return Path(notebook)
 
 
 def present_cells(notebook: str) -> frozenset[str]:
     """Return the digests of the code cells in a notebook's file; none where it cannot be read."""
     try:
-        return _digests(read(Path(notebook), max_bytes=MAX_NOTEBOOK_BYTES) if notebook else b"")
+        return _digests(read(Path(notebook), max_bytes=sources.MAX_NOTEBOOK_BYTES) if notebook else b"")
     except (NbcacheError, OSError):
         return frozenset()
 
@@ -364,7 +342,7 @@ def present_cells(notebook: str) -> frozenset[str]:
 def _digests(content: bytes) -> frozenset[str]:
     try:
         return frozenset(cell.digest for cell in cells_of(content))
-    except FormatError:
+    except errors.FormatError:
         return frozenset()
 
 
@@ -373,20 +351,17 @@ def usable(received: Received, here: Environment, judge: Judge) -> tuple[Manifes
 
     Raises EnvironmentMismatch, a TrustError or a FormatError where nothing may be used.
     """
-    manifest = fitting(received.snapshot.manifests, here)
+    manifest = compatibility.fitting(received.snapshot.manifests, here)
     if manifest is None:
-        raise mismatch(received, here)
+        differing: list[str] = []
+        for stored in received.snapshot.manifests[:_MOST_SHOWN]:
+            baseline = compatibility.baseline_for([stored], here)
+            differing += compatibility.fit_lines(compatibility.differences(stored, here), baseline)
+        what = "nothing in this snapshot fits this machine"
+        raise errors.EnvironmentMismatch(what, differing, where=received.where)
     admitted, problems = vouched(manifest, judge)
     if problems and not admitted.artifacts:
         problems[0].where = received.where
         raise problems[0]
-    return admitted, [problem for problem in problems if isinstance(problem, FormatError | BadSignature)]
-
-
-def mismatch(received: Received, here: Environment) -> EnvironmentMismatch:
-    differing = [
-        line
-        for manifest in received.snapshot.manifests[:_MOST_SHOWN]
-        for line in fit_lines(differences(manifest, here), baseline_for([manifest], here))
-    ]
-    return EnvironmentMismatch("nothing in this snapshot fits this machine", differing, where=received.where)
+    faults = (errors.FormatError, errors.BadSignature)
+    return admitted, [problem for problem in problems if isinstance(problem, faults)]

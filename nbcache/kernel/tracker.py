@@ -18,17 +18,6 @@ from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import RESUMED, Activity, Cell, GraphRecord, bare_name
 from nbcache.core.threads import ForkSafeLock, renew_in_children
 from nbcache.kernel import events
-from nbcache.kernel.events import (
-    AutogradLookup,
-    Event,
-    FrameCompiled,
-    FrameTraced,
-    GraphLookup,
-    SpanEnded,
-    SpanStarted,
-    TraceAdopted,
-    TraceAudited,
-)
 from nbcache.kernel.reasons import NOT_COMPILED, NOT_STORED
 
 _PHASES = {
@@ -60,8 +49,8 @@ _GRAPH_DIFFERS = f"{NOT_STORED}graph: "
 _NO_AUTOGRAD_ENTRY = (
     "AOTAutograd's entry is not there, has other names, modes or options, or does not fit these inputs"
 )
-_NO_FRAME = FrameCompiled(0.0, 0, None, function="", location="")
-_NO_LOOKUP = GraphLookup(0.0, 0, None, key="", backward=False, hit=False)
+_NO_FRAME = events.FrameCompiled(0.0, 0, None, function="", location="")
+_NO_LOOKUP = events.GraphLookup(0.0, 0, None, key="", backward=False, hit=False)
 _MOST_NAMED = 3
 
 
@@ -71,7 +60,7 @@ class _Graph:
     key: str | None = None
     outcome: Outcome | None = None
     reason: str | None = None
-    lookup: GraphLookup = _NO_LOOKUP
+    lookup: events.GraphLookup = _NO_LOOKUP
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     kernels: list[bool | None] = field(default_factory=list)
@@ -89,9 +78,9 @@ class _Compile:
     open: _Graph | None = None
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    autograd: AutogradLookup | None = None
-    frame: FrameCompiled | None = None
-    trace: TraceAdopted | TraceAudited | FrameTraced | None = None
+    autograd: events.AutogradLookup | None = None
+    frame: events.FrameCompiled | None = None
+    trace: events.TraceAdopted | events.TraceAudited | events.FrameTraced | None = None
     inference: bool = False
 
     def graph(self, backward: bool) -> _Graph:
@@ -108,7 +97,7 @@ class _Compile:
     @property
     def graph_break_reason(self) -> str | None:
         """Why the function ends in a graph break, by the adopted trace or by torch."""
-        if isinstance(self.trace, TraceAdopted):
+        if isinstance(self.trace, events.TraceAdopted):
             return self.trace.graph_break_reason
         return self.frame.graph_break_reason if self.frame else None
 
@@ -142,7 +131,7 @@ class Tracker:
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
         self._threads: dict[int, _Thread] = {}
-        self._frames: dict[str, FrameCompiled] = {}
+        self._frames: dict[str, events.FrameCompiled] = {}
         self._broken: dict[str, str] = {}
         """Function → why it broke off before there was anything to compile."""
         self._cell: Cell | None = None
@@ -211,22 +200,22 @@ class Tracker:
                 candidates=thread.candidates,
             )
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: events.Event) -> None:
         with self._lock:
             if isinstance(event, events.KernelTuned):
                 self._kernel_tuned(event)
                 return
             thread = self._threads.setdefault(event.thread, _Thread())
-            if isinstance(event, SpanStarted):
+            if isinstance(event, events.SpanStarted):
                 self._span_started(thread, event)
-            elif isinstance(event, SpanEnded):
+            elif isinstance(event, events.SpanEnded):
                 self._span_ended(thread, event)
             elif thread.compile is not None:
                 self._fact(thread, thread.compile, event)
             if not thread.stack:
                 del self._threads[event.thread]
 
-    def _span_started(self, thread: _Thread, event: SpanStarted) -> None:
+    def _span_started(self, thread: _Thread, event: events.SpanStarted) -> None:
         if not thread.stack:
             if event.compile_id is None:  # a worker's own span: the thread that waits for it is charged
                 return
@@ -255,7 +244,7 @@ class Tracker:
             target.phases[thread.stack[-1].phase] += max(0.0, time - thread.charged_until)
         thread.charged_until = time
 
-    def _span_ended(self, thread: _Thread, event: SpanEnded) -> None:
+    def _span_ended(self, thread: _Thread, event: events.SpanEnded) -> None:
         if event.name not in [span.name for span in thread.stack]:  # began before we were watching
             return
         while thread.stack[-1].name != event.name:  # torch drops spans that an exception tore down
@@ -291,7 +280,7 @@ class Tracker:
             graph.outcome = Outcome(state)
         graph.key = graph.key or attributes.get("key")
 
-    def _fact(self, thread: _Thread, compile: _Compile, event: Event) -> None:
+    def _fact(self, thread: _Thread, compile: _Compile, event: events.Event) -> None:
         match event:
             case events.LookupStarted(key=key, backward=backward):
                 opened = compile.open is None
@@ -300,13 +289,13 @@ class Tracker:
                 compile.take_over(graph)
                 self._push(thread, _LOOKUP, event.time, backward)
                 thread.stack[-1].opened_graph = opened
-            case GraphLookup():
+            case events.GraphLookup():
                 graph = compile.graph(event.backward)
                 graph.key, graph.reason, graph.lookup = event.key, event.reason, event
                 graph.outcome = Outcome.HIT if event.hit else Outcome.MISS
                 while thread.stack and self._pop(thread, event.time) != _LOOKUP:
                     pass
-            case AutogradLookup():
+            case events.AutogradLookup():
                 compile.autograd = event
             case events.KernelUsed(name=name):
                 target = compile.last_graph
@@ -322,9 +311,9 @@ class Tracker:
             case events.CodeLoaded(path=path):
                 if (target := compile.last_graph) is not None:
                     target.code_path = path  # what it loads itself, such as kernels, has come before
-            case FrameCompiled():
+            case events.FrameCompiled():
                 compile.frame = event
-            case TraceAdopted() | TraceAudited() | FrameTraced():
+            case events.TraceAdopted() | events.TraceAudited() | events.FrameTraced():
                 compile.trace = event
 
     def _kernel_tuned(self, event: events.KernelTuned) -> None:
@@ -344,7 +333,7 @@ class Tracker:
             self._frames[compile.compile_id] = compile.frame
         frame = self._frames.get(compile.compile_id)
         failure = compile.frame.failure if compile.frame else None
-        if isinstance(compile.trace, TraceAdopted) and failure:
+        if isinstance(compile.trace, events.TraceAdopted) and failure:
             return  # torch could not go on with a stored trace, and traces now
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
         if not graphs and compile.frame and compile.frame.operators and not failure:
@@ -372,7 +361,7 @@ class Tracker:
                 return replace(record, reason=explained.reason, explanation=explained.explanation)
         return record
 
-    def _record(self, compile: _Compile, frame: FrameCompiled | None, graph: _Graph) -> GraphRecord:
+    def _record(self, compile: _Compile, frame: events.FrameCompiled | None, graph: _Graph) -> GraphRecord:
         assert graph.outcome is not None
         if graph.backward:
             direction = Direction.BACKWARD
@@ -430,7 +419,7 @@ def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
         if compile.frame and compile.frame.failure:
             return f"{NOT_COMPILED}{compile.frame.failure}"
         reason = graph.reason or ""
-        if isinstance(trace, FrameTraced) and trace.names_cause and reason.startswith(_GRAPH_DIFFERS):
+        if isinstance(trace, events.FrameTraced) and trace.names_cause and reason.startswith(_GRAPH_DIFFERS):
             return f"{NOT_STORED}{trace.reason}; {reason.removeprefix(NOT_STORED)}"
         return graph.reason
     notes = []
@@ -442,10 +431,10 @@ def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
         notes.append(f"traced again: AOTAutograd bypassed, {autograd.reason}")
     elif graph.backward:
         pass  # it is not traced on its own
-    elif isinstance(trace, TraceAudited):
+    elif isinstance(trace, events.TraceAudited):
         verdict = f"differs: {trace.differs}" if trace.differs else "agrees"
         notes.append(f"traced again: its trace was audited, and {verdict}")
-    elif isinstance(trace, FrameTraced):
+    elif isinstance(trace, events.FrameTraced):
         notes.append(f"traced again: {trace.reason}")
     elif trace:
         notes.append(f"not traced: {trace.guards:,} guards and {trace.facts:,} facts hold")
@@ -453,11 +442,11 @@ def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
 
 
 def _fate_of_trace(compile: _Compile) -> str | None:
-    if isinstance(compile.trace, TraceAudited):
+    if isinstance(compile.trace, events.TraceAudited):
         return "differs" if compile.trace.differs else "agrees"
     if compile.trace is None:
         return None
-    return "adopted" if isinstance(compile.trace, TraceAdopted) else "outdated"
+    return "adopted" if isinstance(compile.trace, events.TraceAdopted) else "outdated"
 
 
 def _saved_seconds(compile: _Compile, graph: _Graph, seconds: Mapping[str, float]) -> float | None:
@@ -469,6 +458,6 @@ def _saved_seconds(compile: _Compile, graph: _Graph, seconds: Mapping[str, float
         return None
     now = sum(spent for phase, spent in seconds.items() if phase not in ("trace", "dynamo", "total"))
     saved = max(0.0, once - now)
-    if isinstance(compile.trace, TraceAdopted) and not graph.backward:
+    if isinstance(compile.trace, events.TraceAdopted) and not graph.backward:
         saved += max(0.0, compile.trace.once_seconds - seconds.get("trace", 0.0))
     return saved

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -65,6 +64,8 @@ def test_graphs_are_counted_by_outcome_and_level() -> None:
     assert (found.waited_seconds, found.waited_in_vain_seconds) == (2.0, 1.0)
     assert found.seconds == 0.25 + 0.25 + 0.5 + 6.0 + 6.0 + 9.0
     assert tally([]).levels == tally([]).reasons == ()
+    note = "traced again: it is so; re-tuned: 1 kernel was benchmarked again"
+    assert tally([HIT, replace(HIT, reason=note), replace(MISS, reason=note)]).retuned == 1
 
 
 def test_reasons_are_ranked_by_seconds() -> None:
@@ -74,11 +75,6 @@ def test_reasons_are_ranked_by_seconds() -> None:
         ("miss: not stored: constant lr: 0.001 before, 0.0003 now", 2, 13.0),
         ("miss: no reason known", 1, 6.5),
     ]
-
-
-def test_hits_that_were_benchmarked_again_are_counted() -> None:
-    note = "traced again: it is so; re-tuned: 1 kernel was benchmarked again"
-    assert tally([HIT, replace(HIT, reason=note), replace(MISS, reason=note)]).retuned == 1
 
 
 def test_what_was_hit_was_used_and_what_was_made_here_was_not_stored_before() -> None:
@@ -179,14 +175,6 @@ def test_one_notebook_is_not_told_twice() -> None:
     stats = the_stats()
     text = render_stats(replace(stats, store=stats.notebook), "").text
     assert "all notebooks" not in text and "all kernels that cannot tell their notebook" in text
-
-
-def test_as_data_it_says_the_same() -> None:
-    data = json.loads(json.dumps(render_stats(the_stats(), "model.ipynb").data))
-    assert data["session"]["net_seconds"] == 38.0
-    assert data["session"]["levels"][1] == {"level": "L1", "hits": 2, "seconds": 0.5, "saved_seconds": 36.0}
-    assert {each["fate"] for each in data["stored"]} == {"used", "changed", "unreached"}
-    assert (data["notebook"]["kernels"], data["store"]["is_cut"]) == (2, True)
 
 
 def test_a_kernel_that_has_compiled_nothing_says_so() -> None:

@@ -91,14 +91,8 @@ def test_a_compile_usually_takes_what_it_took() -> None:
     assert with_estimates(NOW, history, "c1", stored=False).usual_seconds == 14.0
     assert with_estimates(NOW, history, "c1", stored=True).usual_seconds == 0.5
     assert with_estimates(replace(NOW, backward=True), history, "c1", stored=False).usual_seconds == 4.0
+    assert with_estimates(replace(NOW, phase="build"), history, "c1", stored=True).usual_seconds == 14.0
     assert with_estimates(NOW, [], "c1", stored=False) == NOW
-
-
-def test_what_is_compiled_although_it_is_stored_takes_what_compiling_takes() -> None:
-    assert (
-        with_estimates(replace(NOW, phase="build"), [COMPILED, RESTORED], "c1", stored=True).usual_seconds
-        == 14.0
-    )
 
 
 def test_graphs_are_those_of_the_kernel_that_ran_the_cell_last() -> None:

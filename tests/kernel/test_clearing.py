@@ -24,13 +24,7 @@ def artifacts(request: pytest.FixtureRequest, tmp_path: Path) -> ArtifactStore:
     return ArtifactStore(store)
 
 
-def keep(
-    artifacts: ArtifactStore,
-    notebook: str,
-    *keys: str,
-    environment: Environment = HERE,
-    type: str = "inductor",
-) -> None:
+def keep(artifacts: ArtifactStore, notebook: str, *keys: str, environment: Environment = HERE) -> None:
     """Store artifacts, a graph each, with a manifest of a notebook."""
     refs = [artifacts.put(environment.digest, Artifact("inductor", key, key.encode())) for key in keys]
     graphs = [GraphSummary("", key, Direction.INFERENCE, Outcome.MISS, key, 1.0) for key in keys]

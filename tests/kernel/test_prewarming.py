@@ -91,11 +91,21 @@ def test_stopping_closes_the_steps_and_the_next_step_begins_anew() -> None:
     assert warm.step() is Pause.SHORT and warm.state == "running"  # from the beginning
 
 
-def test_idle_time_ends_with_a_cell_and_begins_after_it() -> None:
+def test_idle_time_ends_with_a_cell_and_begins_after_it_unless_the_next_one_follows_at_once() -> None:
     calls: list[str] = []
 
+    def work(call: str, answer: float | None) -> float | None:
+        calls.append(call)
+        return answer
+
     async def notebook() -> None:
-        idle = IdleTime(asyncio.get_running_loop(), lambda: calls.append("idle") or 0.0)
+        idle = IdleTime(asyncio.get_running_loop(), lambda: work("idle", 0.0))
+        for _ in range(5):
+            idle.begin()
+            await asyncio.sleep(0.001)
+            idle.end()
+            await asyncio.sleep(0.05)
+        assert calls == []
         idle.begin()
         await asyncio.sleep(0.3)
         idle.end()
@@ -105,39 +115,16 @@ def test_idle_time_ends_with_a_cell_and_begins_after_it() -> None:
         idle.begin()
         await asyncio.sleep(0.3)
         idle.end()
+        waiting = IdleTime(asyncio.get_running_loop(), lambda: work("none waits for another cell", None))
+        waiting.begin()
+        await asyncio.sleep(0.4)
 
     asyncio.run(notebook())
     cell = calls.index("cell")
     assert "idle" in calls[:cell]
     assert calls[cell + 1] == "end of cell"
     assert "idle" in calls[cell + 1 :]
-
-
-def test_cells_that_follow_at_once_leave_no_idle_time() -> None:
-    calls: list[str] = []
-
-    async def notebook() -> None:
-        idle = IdleTime(asyncio.get_running_loop(), lambda: calls.append("idle") or 0.0)
-        for _ in range(5):
-            idle.begin()
-            await asyncio.sleep(0.001)
-            idle.end()
-            await asyncio.sleep(0.05)
-
-    asyncio.run(notebook())
-    assert calls == []
-
-
-def test_none_waits_for_another_cell() -> None:
-    calls: list[str] = []
-
-    async def notebook() -> None:
-        idle = IdleTime(asyncio.get_running_loop(), lambda: calls.append("idle"))
-        idle.begin()
-        await asyncio.sleep(0.4)
-
-    asyncio.run(notebook())
-    assert calls == ["idle"]
+    assert calls.count("none waits for another cell") == 1
 
 
 def test_the_collector_rests_and_is_as_before_afterwards() -> None:

@@ -43,10 +43,8 @@ def test_a_miss_says_what_is_known_of_its_cause(known: list[GraphSummary], threa
 
 def test_what_this_kernel_compiled_counts_as_well() -> None:
     assert "2 now, 4 before" in why_missed(Miss("now", "f", CELL, 2), [], [compiled(threads=4)]).text
-    assert (
-        "what this kernel has compiled of this name had other code"
-        in why_missed(Miss("now", "f", CELL, 2), [], [compiled()]).text
-    )
+    why = why_missed(Miss("now", "f", CELL, 2), [], [compiled()]).text
+    assert "what this kernel has compiled of this name had other code" in why
     assert why_missed(Miss("now", "f", CELL, 2), [], [compiled("g")]).text == FIRST_TIME
 
 
