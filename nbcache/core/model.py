@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -142,18 +142,10 @@ class GraphSummary:
         return (self.cell, self.function, self.direction, self.key)
 
     def to_json(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"threads": self.threads} if self.threads else {}
-        known |= {"maker": self.maker} if self.maker else {}
-        known |= {"components": self.components} if self.components else {}
-        return known | {
-            "cell": self.cell,
-            "function": self.function,
-            "direction": self.direction.value,
-            "outcome": self.outcome.value,
-            "key": self.key,
-            "seconds": float(self.seconds),
-            "artifacts": list(self.artifacts),
-        }
+        """Return JSON values, without empty optional ones, as manifests and `nbcache inspect` have them."""
+        values = asdict(self) | {"seconds": float(self.seconds), "artifacts": list(self.artifacts)}
+        optional = ("threads", "maker", "components")
+        return {name: value for name, value in values.items() if value or name not in optional}
 
 
 @dataclass(frozen=True, slots=True)

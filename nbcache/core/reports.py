@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from types import MappingProxyType
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from nbcache.core.key import sha256
@@ -45,9 +44,6 @@ class Cell:
     @property
     def label(self) -> str:
         return f"In[{' ' if self.execution_count is None else self.execution_count}]"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"execution_count": self.execution_count, "digest": self.digest}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +121,6 @@ class GraphRecord:
     """Its differences from the nearest stored one; None on a hit, and where there are none."""
     code_path: str = field(default="", repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
-        object.__setattr__(self, "bytes", MappingProxyType(dict(self.bytes)))
-
     @property
     def total_seconds(self) -> float:
         return self.seconds.get("total", 0.0)
@@ -139,19 +131,11 @@ class GraphRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values, by the stable names that docs/json.md documents."""
-        shown = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
-        return shown | {
-            "cell": self.cell and self.cell.to_json(),
-            "function_cell": self.function_cell and self.function_cell.to_json(),
-            "direction": self.direction.value,
-            "outcome": self.outcome.value,
-            "level": self.level and self.level.value,
-            "seconds": dict(self.seconds),
-            "bytes": dict(self.bytes),
-            "versions": self.versions or None,
-            "recompile_limit": self.recompile_limit or None,
-            "threads": self.threads or None,
-        }
+        values = asdict(self)
+        shown = {item.name: values[item.name] for item in fields(self) if item.repr}
+        for name in ("versions", "recompile_limit", "threads"):
+            shown[name] = shown[name] or None
+        return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +181,7 @@ class CellReport:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "cell": self.cell and self.cell.to_json(),
+            "cell": self.cell and asdict(self.cell),
             "name": self.name,
             "graphs": [graph.to_json() for graph in self.graphs],
             "hits": self.count(Outcome.HIT),

@@ -103,12 +103,8 @@ class Unfit:
     differences: tuple[Difference, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "graphs": self.graphs,
-            "why": list(self.lines),
-            "differences": [{"label": d.label, "there": d.old, "here": d.new} for d in self.differences],
-        }
+        differing = [{"label": part.label, "there": part.old, "here": part.new} for part in self.differences]
+        return {"name": self.name, "graphs": self.graphs, "why": list(self.lines), "differences": differing}
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,8 @@ class Lifetime:
     is_cut: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        figures = {"kernels": self.kernels, "since": self.since or None, "is_cut": self.is_cut}
-        return {**asdict(self.tally), **figures}
+        figures = asdict(self)
+        return {**figures.pop("tally"), **figures, "since": self.since or None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +138,9 @@ class Stats:
         return Counter(graph.fate for graph in self.stored)
 
     def to_json(self) -> dict[str, Any]:
+        costs = {"overhead_seconds": self.overhead_seconds, "net_seconds": self.net_seconds}
         return {
-            "session": {
-                **asdict(self.session),
-                "overhead_seconds": self.overhead_seconds,
-                "net_seconds": self.net_seconds,
-            },
+            "session": asdict(self.session) | costs,
             "stored": [asdict(graph) for graph in self.stored],
             "types": [asdict(row) for row in self.types],
             "traces": dict(self.traces),
@@ -203,37 +200,34 @@ def audited(
     lost: Collection[str] = (),
     ran: Collection[str] = (),
 ) -> tuple[StoredGraph, ...]:
-    """Return what became in this kernel of the graphs that were stored before.
+    """Return the fates in this kernel of the graphs that were stored before.
 
-    `stored` are those that manifests tell of, `graphs` what this kernel compiled or hit, `explained` how
-    those of them that missed differ from the nearest stored one. `lost` are the keys of those that missed
-    although they were stored, `ran` the digests of the cells that have run.
+    `stored` are the graphs of manifests, `graphs` those that this kernel compiled or hit, `explained` how
+    those that missed differ from the nearest stored one. `lost` are the keys of those that missed although
+    they were stored, `ran` the digests of the cells that have run.
     """
     hits = {graph.key for graph in graphs if graph.outcome is Outcome.HIT}
-    first: dict[str | None, GraphRecord] = {}
-    for graph in graphs:
-        first.setdefault(graph.key, graph)
-    changes = {found.nearest: found.clause() for found in explained if found is not None}
+    first = {graph.key: graph for graph in reversed(graphs)}
+    changes = {explanation.nearest: explanation.clause() for explanation in explained if explanation}
     functions = {(graph.function, graph.direction) for graph in graphs}
     fates: dict[str, StoredGraph] = {}
-    for each in stored:
-        here = first.get(each.key)
-        if not each.key or (here and here.outcome is not Outcome.HIT and each.key not in lost):
+    for graph in stored:
+        here = first.get(graph.key)
+        if not graph.key or (here and here.outcome is not Outcome.HIT and graph.key not in lost):
             continue  # torch cannot store it, or this kernel has made it
         why = ""
-        if each.key in lost:
+        if graph.key in lost:
             fate, why = Fate.LOST, (here and here.reason) or ""
-        elif each.key in hits:
+        elif graph.key in hits:
             fate = Fate.USED
-        elif each.key in changes:
-            fate, why = Fate.CHANGED, changes[each.key]
-        elif (each.function, each.direction) in functions:
+        elif graph.key in changes:
+            fate, why = Fate.CHANGED, changes[graph.key]
+        elif (graph.function, graph.direction) in functions:
             fate = Fate.OTHER
         else:
-            fate = Fate.IDLE if each.cell in ran else Fate.UNREACHED
-        fates[each.key] = StoredGraph(
-            each.function, each.direction, each.cell, each.key, each.seconds, fate, why
-        )
+            fate = Fate.IDLE if graph.cell in ran else Fate.UNREACHED
+        named = (graph.function, graph.direction, graph.cell, graph.key)
+        fates[graph.key] = StoredGraph(*named, graph.seconds, fate, why)
     return tuple(fates.values())
 
 
@@ -247,9 +241,8 @@ def by_type(refs: Iterable[ArtifactRef], restored: Collection[tuple[str, str]]) 
     for type in sorted({*named, *counts}):
         sizes = {(ref.type, ref.key): ref.size for ref in named[type]}
         used = sum(size for slot, size in sizes.items() if slot in restored)
-        rows.append(
-            TypeTally(type, len(named[type]), sum(ref.size for ref in named[type]), counts[type], used)
-        )
+        size = sum(ref.size for ref in named[type])
+        rows.append(TypeTally(type, len(named[type]), size, counts[type], used))
     return tuple(rows)
 
 

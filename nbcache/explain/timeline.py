@@ -68,11 +68,7 @@ class Timeline:
     kernels: tuple[KernelRun, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "cells": [asdict(cell) for cell in self.cells],
-            "lost": [asdict(each) for each in self.lost],
-            "kernels": [asdict(each) for each in self.kernels],
-        }
+        return asdict(self)
 
 
 def timeline(
@@ -117,14 +113,14 @@ def _lost(history: Sequence[Run]) -> tuple[Lost, ...]:
     for run in history:
         if run.outcome is not Outcome.HIT:
             spent[run.function, not_hit_because(run)].append(run.total_seconds)
-    rows = [Lost(function, reason, len(each), sum(each)) for (function, reason), each in spent.items()]
-    return tuple(sorted(rows, key=lambda each: (-each.seconds, each.function, each.reason)))
+    rows = [Lost(*cause, len(seconds), sum(seconds)) for cause, seconds in spent.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.seconds, row.function, row.reason)))
 
 
 def _kernels(history: Sequence[Run], kernel: str) -> tuple[KernelRun, ...]:
-    by_kernel: dict[str, list[Run]] = {}
+    by_kernel: dict[str, list[Run]] = defaultdict(list)
     for run in history:
-        by_kernel.setdefault(run.kernel, []).append(run)
+        by_kernel[run.kernel].append(run)
     rows = [
         KernelRun(
             time=max(run.time for run in runs),
@@ -135,27 +131,24 @@ def _kernels(history: Sequence[Run], kernel: str) -> tuple[KernelRun, ...]:
         )
         for name, runs in by_kernel.items()
     ]
-    return tuple(sorted(rows, key=lambda each: -each.time)[:_MOST_KERNELS])
+    return tuple(sorted(rows, key=lambda row: -row.time)[:_MOST_KERNELS])
 
 
 def with_estimates(
     now: Activity, history: Sequence[Run], cell: str, environment: Environment | None = None, *, stored: bool
 ) -> Activity:
-    """Return what is being compiled with what it usually takes.
+    """Return the running compile with its usual seconds and graphs.
 
-    `history` is oldest first, `cell` the digest of the cell that runs; `stored` tells whether its graphs are
-    there, so that they are expected to hit. Where there are runs of this `environment`, others do not count.
+    `history` is oldest first, `cell` the digest of the cell that runs; `stored` says that its graphs are
+    expected to hit. Where there are runs of this `environment`, others do not count.
     """
-    directions = [Direction.BACKWARD] if now.backward else [Direction.FORWARD, Direction.INFERENCE]
     here = "" if environment is None else environment.digest
-    usual = [expected(history, cell, now.function, each, environment=here) for each in directions]
     hits = stored and now.phase not in _COLD
-    found = [each for estimate in usual if (each := estimate.restored if hits else estimate.cold) is not None]
-    seconds = max((each.get("total", 0.0) for each in found), default=0.0)
-    return replace(now, usual_seconds=seconds, usual_graphs=_graphs_of(history, cell))
-
-
-def _graphs_of(history: Sequence[Run], cell: str) -> int:
+    usual_seconds = 0.0
+    for direction in [Direction.BACKWARD] if now.backward else [Direction.FORWARD, Direction.INFERENCE]:
+        estimate = expected(history, cell, now.function, direction, environment=here)
+        seconds = estimate.restored if hits else estimate.cold
+        usual_seconds = max(usual_seconds, (seconds or {}).get("total", 0.0))
     of_cell = [run for run in history if run.cell == cell and cell]
-    last = [run for run in of_cell if run.kernel == of_cell[-1].kernel]
-    return len({(run.key, run.function, run.direction) for run in last})
+    last = {(run.key, run.function, run.direction) for run in of_cell if run.kernel == of_cell[-1].kernel}
+    return replace(now, usual_seconds=usual_seconds, usual_graphs=len(last))
