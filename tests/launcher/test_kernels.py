@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 
 from nbcache.torch_bridge.torch_behavior import release, torch_version
 from support.front_door import SESSION, reply_to
-from support.nurseries import NURSERY, ROOT, Place, Start, ends, launcher_of, nursery_of, process_of
+from support.nurseries import ROOT, Place, Start, ends, launcher_of, nursery_of, process_of
 from support.redis_servers import wait_until
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("files of packages")]  # for its fixtures
@@ -209,43 +207,19 @@ def test_a_notebook_beside_the_package_that_is_imported_ahead_is_forked(place: P
         (place.cwd / "nbcache").unlink()
 
 
-def test_signals_are_ignored_and_blocked_as_the_launcher_has_them(place: Place) -> None:
-    place.nbcache("start")
-    code = (
-        "import json, os, signal, subprocess, sys\n"
-        "for each in (signal.SIGQUIT, signal.SIGHUP): signal.signal(each, signal.SIG_IGN)\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])\n"
-        "os.execv(sys.executable, [sys.executable, '-c', json.load(open(0))])\n"
-    )
-    start = (
-        "from jupyter_client.manager import KernelManager\n"
-        "manager = KernelManager(kernel_name='nbcache'); manager.start_kernel()\n"
-        "client = manager.blocking_client(); client.start_channels(); client.wait_for_ready(60)\n"
-        f"asked = {{'known': \"open('/proc/self/status').read()\", 'nursery': {NURSERY!r}}}\n"
-        "reply = client.execute('', silent=True, user_expressions=asked, reply=True)\n"
-        "found = {each: eval(told['data']['text/plain'])\n"
-        "         for each, told in reply['content']['user_expressions'].items()}\n"
-        "print([line for line in found['known'].splitlines() if line.startswith(('SigB', 'SigI'))],\n"
-        "      bool(found['nursery']), sep='\\n')\n"
-        "client.stop_channels(); manager.shutdown_kernel(now=True)\n"
-    )
+def test_signals_are_ignored_and_blocked_as_the_launcher_has_them(place: Place, start: Start) -> None:
+    def prepare() -> None:
+        for number in (signal.SIGQUIT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
 
-    def told(**environ: str) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            input=json.dumps(start),
-            env={**place.environ, **environ},
-            cwd=place.cwd,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
-
-    (forked, is_forked), (ordinary, is_other_forked) = told(), told(OMP_PROC_BIND="false")
-    assert (is_forked, is_other_forked) == ("True", "False")
-    assert forked == ordinary
+    forked, ordinary = (
+        place.start_with(environ, preexec_fn=prepare) for environ in ({}, {"OMP_PROC_BIND": "false"})
+    )
+    assert nursery_of(forked) and not nursery_of(ordinary)
+    asked = "[line for line in open('/proc/self/status') if line.startswith(('SigB', 'SigI'))]"
+    assert forked.ask(asked) == ordinary.ask(asked)
+    assert int(forked.ask(asked)[0].split()[1], 16) >> (signal.SIGUSR2 - 1) & 1  # else it shows nothing
 
 
 @pytest.mark.parametrize(
