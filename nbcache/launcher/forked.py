@@ -20,8 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from nbcache.launcher import protocol
-from nbcache.launcher.hidden import HiddenModules
-from nbcache.launcher.on_disk import Status, first_changed
+from nbcache.launcher.hidden import HiddenModules, Status, first_changed
 from nbcache.launcher.start_state import python_options
 
 _READ_AT_IMPORT = (

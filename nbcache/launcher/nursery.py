@@ -19,10 +19,9 @@ import time
 from types import ModuleType
 from typing import Any
 
-from nbcache.launcher import on_disk, protocol
+from nbcache.launcher import protocol
 from nbcache.launcher.forked import Ahead, Asked, attend
-from nbcache.launcher.hidden import hidable
-from nbcache.launcher.on_disk import modules_in, shadowing
+from nbcache.launcher.hidden import files_imported, first_changed, hidable, modules_in, shadowing
 from nbcache.launcher.start_state import name_of, start_state
 
 _KERNEL = """
@@ -83,7 +82,7 @@ def _run(name: str, patience: float) -> Asked | None:
     for other in others[: max(0, len(others) - _MOST_NURSERIES + 1)]:
         protocol.request(other, "stop")
     hidden, variables = _imported(time.monotonic() + patience)
-    files = on_disk.files(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
+    files = files_imported(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
     if threading.active_count() > 1:
         return None
     if any(changed > began for changed, _ in files.values()):
@@ -218,7 +217,7 @@ class _Nursery:
 
     def _outdated(self) -> str | None:
         """Return what is not on disk as it was when it was imported."""
-        if changed := on_disk.first_changed(self._ahead.files, self._ahead.files):
+        if changed := first_changed(self._ahead.files, self._ahead.files):
             return f"{changed} has changed"
         for folder, found in self._found.items():
             if more := modules_in(folder) ^ found:
