@@ -118,6 +118,18 @@ def _renew() -> None:
         renewed.renew()
 
 
+class ForkSafeEvent(threading.Event):
+    """An event that is set in a forked child: the thread that would set it is not there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        super().__init__()
+        self.set()
+
+
 class ForkSafeLock:
     """A lock that is free in a forked child, whichever thread of the parent held it."""
 

@@ -34,7 +34,7 @@ from nbcache.core.model import (
     Source,
 )
 from nbcache.core.reports import GraphRecord
-from nbcache.core.threads import ForkSafeLock, Worker, countdown, renew_in_children, start_thread
+from nbcache.core.threads import ForkSafeEvent, ForkSafeLock, Worker, countdown, start_thread
 from nbcache.kernel.events import INTERRUPTED
 from nbcache.kernel.reasons import NOT_COMPILED, Elsewhere, unusable
 from nbcache.stores.base import Store
@@ -91,11 +91,6 @@ class NotebookCache:
         self._looking_for = threading.local()
         self._quiet_until: dict[str, float] = {}
         self._written = self._evicted_at = 0
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Go on in a forked child, which finds what is stored and stores nothing: it has no worker."""
-        self._readers = []
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
@@ -523,7 +518,7 @@ class Prefetcher:
         self._find = find
         self._on_damage = on_damage
         self._lock = ForkSafeLock()
-        self._known = threading.Event()
+        self._known = ForkSafeEvent()
         self._refs: tuple[ArtifactRef, ...] = ()
         self.graphs: tuple[GraphSummary, ...] = ()
         self._brought: list[Manifest] = []
@@ -535,13 +530,6 @@ class Prefetcher:
         self._held = 0
         self._reading = object()
         """A token for the current reading ahead; another one ends it."""
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        """Go on in a forked child, which has no thread that reads ahead: lookups read."""
-        self._known = threading.Event()
-        self._known.set()
-        self._reading = object()
 
     def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: Source) -> bool:
         """Take in a manifest of `source`, with contents by digest; return whether it is new."""

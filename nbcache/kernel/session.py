@@ -25,7 +25,7 @@ from nbcache.core.model import Artifact, Environment, SnapshotRestored, Snapshot
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.core.text import printable
-from nbcache.core.threads import ForkSafeLock, countdown, renew_in_children, start_thread
+from nbcache.core.threads import ForkSafeEvent, ForkSafeLock, countdown, start_thread
 from nbcache.core.trust import Keyring, Policy
 from nbcache.explain.components import Components
 from nbcache.explain.timeline import with_estimates
@@ -436,12 +436,7 @@ class NotebookLocator:
         self._locate = locate
         self._say = say
         self._found = ""
-        self._known = threading.Event()
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        self._known = threading.Event()
-        self._known.set()
+        self._known = ForkSafeEvent()
 
     def start(self) -> None:
         self._known.clear()

@@ -15,7 +15,7 @@ from nbcache.artifacts.provenance import with_makers
 from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError
 from nbcache.core.model import UNSIGNED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
-from nbcache.core.threads import countdown, renew_in_children
+from nbcache.core.threads import countdown
 from nbcache.shared.level import Publication, SharedLevel
 from nbcache.shared.signing import VerifiedEntry
 
@@ -38,10 +38,6 @@ class SharedClient:
         """Thread → the graphs that it compiles while other kernels wait for them."""
         self._seconds: dict[str, float] = {}
         """Function → seconds that compiling its longest graph took, here or elsewhere."""
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        self._claims = {}
 
     def flush(self, timeout: float | None) -> bool:
         left = countdown(timeout)

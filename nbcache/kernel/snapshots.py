@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from nbcache.core.files import read
 from nbcache.core.log import logger
 from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
 from nbcache.core.text import one_line
-from nbcache.core.threads import ForkSafeLock, renew_in_children, start_thread
+from nbcache.core.threads import ForkSafeEvent, ForkSafeLock, start_thread
 from nbcache.core.trust import Keyring, Standing
 from nbcache.explain.plan import cells_of
 from nbcache.kernel.reasons import Elsewhere, unusable
@@ -59,7 +58,7 @@ class Sharing:
         self._session = session
         self._foreseen = foreseen
         self._locate = locate or partial(session.notebook, _LOCATE_SECONDS)
-        self._looked = threading.Event()
+        self._looked = ForkSafeEvent()
         self._lock = ForkSafeLock()
         self._received: dict[str, Received] = {}
         self._problems: list[NbcacheError] = []
@@ -69,11 +68,6 @@ class Sharing:
         """Fingerprints of signers whom the user does not want to be asked about in this kernel."""
         session.snapshots = self
         self.judge = session.judge
-        renew_in_children(self)
-
-    def renew(self) -> None:
-        self._looked = threading.Event()
-        self._looked.set()
 
     @property
     def keyring(self) -> Keyring:
