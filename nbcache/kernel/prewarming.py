@@ -49,7 +49,7 @@ class BackgroundProcess:
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         null = subprocess.DEVNULL
-        # With a group of its own, the user's interrupts reach only the kernel.
+        # In its own group, the process gets none of the user's interrupts.
         self._process = subprocess.Popen(
             command, env=environ, stdin=null, stdout=null, stderr=null, process_group=0
         )

@@ -77,19 +77,19 @@ def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int]
     _nursery = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    ready, told = os.pipe()
+    ready, writer = os.pipe()
     if kernel := os.fork():
         try:
             # The kernel's lock is held until the kernel has ended. The nursery's must end with the nursery.
             protocol.close_all_but(connection.fileno(), ready, *files[_STREAMS:])
-            os.read(ready, 1)  # until it has a session of its own, which signals are for
+            os.read(ready, 1)  # until the kernel has a session of its own, to which signals are sent
             _watch(connection, kernel)
         finally:
             os._exit(0)
     copies = [os.dup(file) for file in files[:_STREAMS]]
     connection.detach()
     os.setsid()
-    os.close(told)
+    os.close(writer)
     return Asked(value, copies, ahead)
 
 

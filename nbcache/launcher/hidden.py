@@ -70,9 +70,9 @@ class HiddenModules(MetaPathFinder):
         if known is None:
             return None
         if known.has_location and "." not in fullname:
-            found = PathFinder.find_spec(fullname)
-            if found is None or found.origin != known.origin:
-                self._refuse(fullname, None if found is None else found.origin)
+            spec = PathFinder.find_spec(fullname)
+            if spec is None or spec.origin != known.origin:
+                self._refuse(fullname, None if spec is None else spec.origin)
                 return None
             # A process can load the compiled parts of a package only once.
             is_compiled = any(file.endswith(".so") for file in self._files(fullname))
@@ -160,10 +160,8 @@ def files_imported(read: Iterable[str]) -> dict[str, Status]:
     sites = [folder for folder in sys.path if os.path.basename(folder) in _OF_SITES]
     paths |= {path for folder in sites for path in glob.glob(os.path.join(glob.escape(folder), "*.pth"))}
     paths |= {*sys.path}  # some are archives, whose modules are no files
-    found = {
-        path: status_of(path) for path in paths if path and os.path.isabs(path) and not os.path.isdir(path)
-    }
-    return {path: status for path, status in found.items() if status is not None}
+    absolute = [path for path in paths if path and os.path.isabs(path) and not os.path.isdir(path)]
+    return {path: status for path in absolute if (status := status_of(path)) is not None}
 
 
 def status_of(path: str) -> Status | None:

@@ -78,8 +78,8 @@ def uninstall() -> Path:
 
 
 def installed() -> Path | None:
-    found = _manager().find_kernel_specs().get(NAME)
-    return None if found is None else Path(found)
+    folder = _manager().find_kernel_specs().get(NAME)
+    return None if folder is None else Path(folder)
 
 
 def is_current() -> bool:

@@ -1,7 +1,7 @@
 """The nursery: imports what kernels need, runs nothing, and forks kernels. `nursery_command` starts it.
 
-It forks only while it has one Python thread, no CUDA context and no open device, while the files of all that
-it has imported are as they were, and where nothing in the notebook's folder would have been imported instead.
+It forks only while it has one Python thread, and neither a CUDA context nor an open device. The files of all
+that it has imported must be as they were. A notebook's folder that has one of these modules gets no fork.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _run(name: str, patience: float) -> Asked | None:
     for variable in [variable for variable in os.environ if variable.startswith("JPY_")]:
         del os.environ[variable]  # of the kernel that started it: ipykernel ends with that kernel's parent
     os.chdir("/")
-    others = [other for other in protocol.names() if other != name]
-    for other in others[: max(0, len(others) - _MOST_NURSERIES + 1)]:
+    oldest_first = [other for other in protocol.names() if other != name]
+    for other in oldest_first[: max(0, len(oldest_first) - _MOST_NURSERIES + 1)]:
         protocol.request(other, "stop")
     hidden, variables = _imported(time.monotonic() + patience)
     files = files_imported(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
@@ -99,8 +99,8 @@ class _Nursery:
         self._ahead = ahead
         self._requests: list[protocol.Message] = []
         self._tops = {name.partition(".")[0] for name in sys.modules}
-        self._found = {folder: modules_in(folder) for folder in sys.path}
-        """What can be imported: a new module might be imported instead, or where there was none."""
+        self._modules = {folder: modules_in(folder) for folder in sys.path}
+        """Modules that can be imported: Python might import a new one in place of another, or of none."""
         self._since = self._used = time.time()
         self._forks = 0
 
@@ -194,8 +194,8 @@ class _Nursery:
             _refuse(request, why)
             return _END  # the launcher starts another one
         why = _why_not()
-        if found := shadowing(value["folder"], self._tops):
-            why = f"{found} in the notebook's folder has the name of a module that is imported ahead"
+        if file := shadowing(value["folder"], self._tops):
+            why = f"{file} in the notebook's folder has the name of a module that is imported ahead"
         if len(request.files) < 3:
             why = "no standard streams"
         if why:
@@ -219,9 +219,9 @@ class _Nursery:
         """Return what is not on disk as it was when it was imported."""
         if changed := first_changed(self._ahead.files, self._ahead.files):
             return f"{changed} has changed"
-        for folder, found in self._found.items():
-            if more := modules_in(folder) ^ found:
-                return f"{min(more)} in {folder}"
+        for folder, modules in self._modules.items():
+            if changed_modules := modules_in(folder) ^ modules:
+                return f"{min(changed_modules)} in {folder}"
         return None
 
 
@@ -232,11 +232,11 @@ def _refuse(request: protocol.Message, why: str) -> None:
 
 def _imported(deadline: float) -> tuple[dict[str, ModuleType], dict[str, str]]:
     """Import everything; return the modules to hide, and the environment variables that the rest has set."""
-    before = dict(os.environ)
+    environ = dict(os.environ)
     for name in _KERNEL.split():
         _import(name, deadline)
     visible = set(sys.modules)
-    variables = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    variables = {name: value for name, value in os.environ.items() if environ.get(name) != value}
     for name in _AHEAD.split():
         _import(name, deadline)
     for name in sys.modules["nbcache.torch_bridge.prewarm"].MODULES:
@@ -255,9 +255,9 @@ def _import(name: str, deadline: float) -> None:
 def _wait_until_idle(deadline: float) -> None:
     """Wait until half a processor is idle. A lower priority could not be taken back in the kernels."""
     while time.monotonic() < deadline:
-        before, began = _idle_ticks(), time.monotonic()
+        ticks, began = _idle_ticks(), time.monotonic()
         time.sleep(0.05)
-        idle = (_idle_ticks() - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)
+        idle = (_idle_ticks() - ticks) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)
         if idle >= _LEAST_IDLE:
             return
         time.sleep(1.0)

@@ -110,7 +110,7 @@ def alone(name: str) -> Iterator[bool]:
 def starting() -> dict[str, int]:
     """Return the locks of processes that are about to be nurseries, and the process that each lock names.
 
-    Such a process answers no request yet. 0 stands for a lock without a number.
+    Such a process answers no request yet. A lock without a number has 0.
     """
     path = folder()
     locks = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(_LOCK)]
@@ -173,10 +173,10 @@ def ordinary() -> dict[str, Any] | None:
     """Return which process was the last that became an ordinary kernel, when and why; None where none is."""
     try:
         with open(os.path.join(folder(), _ORDINARY)) as stream:
-            found: dict[str, Any] = json.load(stream)
+            note: dict[str, Any] = json.load(stream)
     except (OSError, ValueError):
         return None
-    return found if found.keys() >= {"process", "time", "why"} else None
+    return note if note.keys() >= {"process", "time", "why"} else None
 
 
 def used(name: str) -> None:
@@ -184,11 +184,11 @@ def used(name: str) -> None:
         os.utime(address)
 
 
-def request(name: str, what: str) -> dict[str, Any] | None:
+def request(name: str, question: str) -> dict[str, Any] | None:
     """Return a nursery's answer; None without one. The socket of a nursery that has ended is removed."""
     try:
         with ask(name, REQUEST_SECONDS) as connection:
-            send(connection, {"ask": what})
+            send(connection, {"ask": question})
             answer: dict[str, Any] = receive(connection)[0]
             return None if "why" in answer else answer  # it was busy, and has refused
     except ConnectionRefusedError:
