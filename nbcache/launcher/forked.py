@@ -193,5 +193,5 @@ def _warn_of_late(start: Mapping[str, str]) -> None:
         warnings.warn(
             f"{', '.join(sorted(late))} changed after this kernel was started with torch imported, which "
             "reads such variables then: set them before Jupyter starts, or use an ordinary Python kernel",
-            stacklevel=3,
+            stacklevel=2,
         )

@@ -45,8 +45,10 @@ def results(compile):
 
 WEIGHTS = r"parameter net\.a\.weight: f32\[8, 8\]"
 PRECISION = "precision of matrix multiplications"
-WITHIN = "    with torch.no_grad():\n        return"
 SETTING = "SCALE = 2.0"
+LATE = "LR = 0.001"
+DTYPE = "default dtype: torch.float32 before, torch.float64 now"
+NO_BIAS = r"constant net\.a\.bias: not a constant before, None now"
 CONFIG = f"{SETTING}; import torch._inductor.config as c; c."
 HELPER, FORWARD = (rf"(?:{each}\(\), In\[1\]:\d+, has changed; )?" for each in ("helper", r"Net\.forward"))
 """What traces add, on a torch that there are traces for."""
@@ -64,6 +66,11 @@ def set_to(name: str, value: str) -> tuple[str, str | None]:
     """Return the program with a setting of inductor's that is not its default."""
     told = f"setting {re.escape(name)}: the default before, {re.escape(value)} now"
     return changed(SETTING, f"{CONFIG}{name} = {value}", told)
+
+
+def compiled(options: str, told: str) -> tuple[str, str | None]:
+    """Return the program compiled with these options, and without a mode."""
+    return changed('MODE = "lite"\nOPTIONS = {}', f"MODE = None\nOPTIONS = {options}", told)
 
 
 def given(new: str, told: str | None) -> tuple[str, str | None]:
@@ -92,9 +99,7 @@ CHANGES = {
     # constants
     "learning rate": changed("LR = 0.001", "LR = 0.0003", "constant lr: 0.001 before, 0.0003 now"),
     "integer": changed("LR = 0.001", "LR = 1", "constant lr: 0.001 before, 1 now"),
-    "tensor": changed(
-        "LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, not a constant now"
-    ),
+    "tensor": changed("LR = 0.001", "LR = torch.tensor(0.001)", "constant lr: 0.001 before, not a constant"),
     "flag": changed("FLAG = True", "FLAG = False", "constant flag: True before, False now"),
     "flag is None": changed("FLAG = True", "FLAG = None", "constant flag: True before, None now"),
     # code
@@ -105,15 +110,9 @@ CHANGES = {
     "global": changed(SETTING, "SCALE = 4.0", "constant SCALE: 2.0 before, 4.0 now"),
     "dictionary": changed('"gain": 1.5', '"gain": 2.5', r"constant TABLE\['gain'\]: 1.5 before, 2.5 now"),
     "attribute": changed("factor = 3.0", "factor = 5.0", "constant net.factor: 3.0 before, 5.0 now"),
-    "forward": changed(
-        "* self.factor\n", "/ self.factor\n", FORWARD + "graph: 1 node differs: mul.* div.* now"
-    ),
+    "forward": changed("* self.factor\n", "/ self.factor\n", FORWARD + "graph: 1 node differs: mul.* div"),
     "more parameters": changed("self.factor = 3.0", TWO.format(8), "inputs: 4 before, 6 now"),
-    "no bias": changed(
-        "nn.Linear(8, 8)\n",
-        "nn.Linear(8, 8, bias=False)\n",
-        r"constant net\.a\.bias: not a constant before, None now",
-    ),
+    "no bias": changed("(8, 8)\n", "(8, 8, bias=False)\n", NO_BIAS),
     "dropout": changed("Dropout(0.0)", "Dropout(0.5)", "constant net.drop.p: 0.0 before, 0.5 now"),
     "evaluation": changed("net = Net()", "net = Net().eval()", None),
     "one factor less": changed("SCALE * TABLE", "TABLE", "constant SCALE: 2.0 before, not a constant now"),
@@ -125,37 +124,21 @@ CHANGES = {
     # how it is compiled
     "mode": changed('MODE = "lite"', 'MODE = "default"', r"mode or options: \d+ settings differ"),
     "dynamic": changed("OPTIONS = {}", 'OPTIONS = {"dynamic": True}', "sizes: fixed before, dynamic now"),
-    "options": changed(
-        'MODE = "lite"\nOPTIONS = {}',
-        'MODE = None\nOPTIONS = {"options": {"epilogue_fusion": False}}',
-        r"mode or options: \d+ settings differ",
-    ),
-    "backend": changed(
-        'MODE = "lite"\nOPTIONS = {}',
-        'MODE = None\nOPTIONS = {"backend": "aot_eager"}',
-        "bypass: this backend does not use torch's caches",
-    ),
+    "options": compiled('{"options": {"epilogue_fusion": False}}', r"mode or options: \d+ settings differ"),
+    "backend": compiled('{"backend": "aot_eager"}', "bypass: this backend does not use torch's caches"),
     "epilogues": set_to("epilogue_fusion", "False"),
     "vectors": set_to("cpp.simdlen", "1"),
     "cache tag": after('torch.compiler.config.cache_key_tag = "mine"', "cache tag: none before, mine now"),
     # what is in force
     "threads": after("torch.set_num_threads(1)", "for this number of threads: 1 now, 2 before"),
-    "default dtype": changed(
-        "LR = 0.001",
-        "LR = 0.001; torch.set_default_dtype(torch.float64)",
-        "default dtype: torch.float32 before, torch.float64 now",
-    ),
+    "default dtype": changed(LATE, f"{LATE}; torch.set_default_dtype(torch.float64)", DTYPE),
     "deterministic": after("torch.use_deterministic_algorithms(True)", r"deterministic algorithms: \(False"),
-    "precision": after(
-        'torch.set_float32_matmul_precision("high")', f"{PRECISION}: .*none.* before, .*tf32.* now"
-    ),
+    "precision": after('torch.set_float32_matmul_precision("high")', f"{PRECISION}: .*none.* before, .*tf32"),
     "autocast": changed(
-        WITHIN,
-        WITHIN.replace("no_grad()", "no_grad(), torch.autocast('cpu')"),
-        "autocast: off before, bfloat16 now",
+        "no_grad()", "no_grad(), torch.autocast('cpu')", "autocast: off before, bfloat16 now"
     ),
-    "gradients": changed(WITHIN, WITHIN.replace("no_grad", "enable_grad"), "gradients: off before, on now"),
-    "inference mode": changed(WITHIN, WITHIN.replace("no_grad", "inference_mode"), None),
+    "gradients": changed("no_grad()", "enable_grad()", "gradients: off before, on now"),
+    "inference mode": changed("no_grad()", "inference_mode()", None),
     "a variable that torch read before": after('os.environ["TORCHINDUCTOR_MAX_AUTOTUNE"] = "1"', None),
 }
 """By name, each a program and what is told of its miss, a regular expression."""
@@ -217,25 +200,21 @@ def trained(old: str, new: str, told: str | None) -> tuple[str, str | None]:
     return TRAINING.replace(old, new, 1), told
 
 
+SCALE = r"constant net\.scale: 2\.0 before"
 WIDE = r"parameter net\.wide\.weight: f32\[16, 8\] before"
+FROZEN = rf"{WIDE}, f32\[16, 8\], frozen now"
 TRAININGS = {
     "width of a layer": trained("Net()", "Net(32)", rf"{WIDE}, f32\[32, 8\] now"),
-    "frozen layer": trained(
-        "net = Net()", "net = Net(); net.wide.requires_grad_(False)", rf"{WIDE}, f32\[16, 8\], frozen now"
-    ),
+    "frozen layer": trained("= Net()", "= Net(); net.wide.requires_grad_(False)", FROZEN),
     "input that requires gradients": trained(
-        "x = torch.ones(2, 8)", "x = torch.ones(2, 8, requires_grad=True)", r"input x: .*, requires grad now"
+        "(2, 8)", "(2, 8, requires_grad=True)", "input x: .*, requires grad"
     ),
     "attribute in place of its class's": trained(
-        "net = Net()", "net = Net(); net.scale = 3.0", r"constant net\.scale: 2\.0 before, 3\.0 now"
+        "= Net()", "= Net(); net.scale = 3.0", rf"{SCALE}, 3\.0 now"
     ),
-    "attribute of a class": trained(
-        "scale = 2.0", "scale = 4.0", r"constant net\.scale: 2\.0 before, 4\.0 now"
-    ),
+    "attribute of a class": trained("scale = 2.0", "scale = 4.0", rf"{SCALE}, 4\.0 now"),
     "default of an argument": trained("factor=0.5", "factor=0.6", "constant factor: 0.5 before, 0.6 now"),
     "default of a keyword": trained("weight=0.25", "weight=0.5", "constant weight: 0.25 before, 0.5 now"),
-    "shape of a buffer": trained(
-        '"shift", torch.ones(8)', '"shift", torch.ones(2, 8)', r"buffer net\.shift: f32\[8\] before"
-    ),
+    "shape of a buffer": trained("torch.ones(8)", "torch.ones(2, 8)", r"buffer net\.shift: f32\[8\] before"),
 }
 """The same for a forward and its backward."""
