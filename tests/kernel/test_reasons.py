@@ -14,6 +14,7 @@ from nbcache.explain.components import Components, to_text
 from nbcache.kernel.reasons import FIRST_TIME, Elsewhere, Miss, unusable, why_missed
 
 CELL = Cell(1, "c1")
+MISS = Miss("now", "f", CELL, 2)
 
 
 def stored(function: str = "f", cell: str = "c1", key: str = "k1", **more: Any) -> GraphSummary:
@@ -24,55 +25,53 @@ def compiled(function: str = "f", threads: int = 0) -> GraphRecord:
     return GraphRecord(function, "0/0", Direction.INFERENCE, Outcome.MISS, threads=threads)
 
 
+INTERRUPTED = replace(compiled(), key="now", reason="not compiled: interrupted")
+LAMBDA = Miss("now", "<lambda>", CELL, 2)
+OTHER_LAMBDA = replace(LAMBDA, cell=Cell(1, "c2"), threads=4)
+LAMBDAS = [stored("<lambda>", cell="c2", threads=4)]
+STRANGE = Elsewhere((stored(key="now"),), "in a.nbcache, not signed")
+GONE = "it was stored, and is not there any more"
+OTHER_CODE = "what this kernel has compiled of this name had other code"
+UNCHANGED = "this cell is unchanged, so inputs, settings or code outside it differ"
+
+
 @pytest.mark.parametrize(
-    ("known", "threads", "said"),
+    ("miss", "known", "earlier", "said"),
     [
-        ([], 2, FIRST_TIME),
-        ([stored("another")], 2, FIRST_TIME),
-        ([stored()], 2, "this cell is unchanged, so inputs, settings or code outside it differ"),
-        ([stored(cell="c2")], 2, "of a function of this name has other code, inputs or settings"),
-        ([stored(threads=2)], 1, "for this number of threads: 1 now, 2 before"),
-        ([stored(threads=2), stored(key="k2", threads=4)], 1, "1 now, 2 or 4 before"),
-        ([stored(threads=2)], 2, "this cell is unchanged"),
-        ([stored(key="now")], 2, "it was stored, and is not there any more"),
+        (MISS, [], [], FIRST_TIME),
+        (MISS, [stored("another")], [], FIRST_TIME),
+        (MISS, [stored()], [], UNCHANGED),
+        (MISS, [stored(cell="c2")], [], "of a function of this name has other code, inputs or settings"),
+        (replace(MISS, threads=1), [stored(threads=2)], [], "for this number of threads: 1 now, 2 before"),
+        (replace(MISS, threads=1), [stored(threads=2), stored(key="k2", threads=4)], [], "2 or 4 before"),
+        (MISS, [stored(threads=2)], [], UNCHANGED),
+        (MISS, [stored(key="now")], [], GONE),
+        # what this kernel has compiled counts as well, but for a compile that was interrupted
+        (MISS, [], [compiled(threads=4)], "2 now, 4 before"),
+        (MISS, [], [compiled()], OTHER_CODE),
+        (MISS, [], [compiled("g")], FIRST_TIME),
+        (MISS, [], [INTERRUPTED], OTHER_CODE),
+        (MISS, [], [replace(INTERRUPTED, reason=FIRST_TIME)], GONE),
+        # without its C++ kernels, it names the threads where they differ
+        (replace(MISS, incomplete=True), [stored(key="now", threads=2)], [], "a C++ kernel of it is missing"),
+        (replace(MISS, incomplete=True), [stored(key="now", threads=3)], [], "2 now, 3 before"),
+        # a backward does not differ from a forward, and another cell's lambda is another function
+        (replace(MISS, backward=True), [stored()], [compiled()], FIRST_TIME),
+        (LAMBDA, LAMBDAS, [compiled("<lambda>", 4)], FIRST_TIME),
+        (OTHER_LAMBDA, LAMBDAS, [], UNCHANGED),
     ],
 )
-def test_a_miss_says_what_is_known_of_its_cause(known: list[GraphSummary], threads: int, said: str) -> None:
-    assert said in why_missed(Miss("now", "f", CELL, threads), known, []).text
+def test_a_miss_says_what_is_known_of_its_cause(
+    miss: Miss, known: list[GraphSummary], earlier: list[GraphRecord], said: str
+) -> None:
+    assert said in why_missed(miss, known, earlier).text
 
 
-def test_what_this_kernel_compiled_counts_as_well() -> None:
-    assert "2 now, 4 before" in why_missed(Miss("now", "f", CELL, 2), [], [compiled(threads=4)]).text
-    why = why_missed(Miss("now", "f", CELL, 2), [], [compiled()]).text
-    assert "what this kernel has compiled of this name had other code" in why
-    assert why_missed(Miss("now", "f", CELL, 2), [], [compiled("g")]).text == FIRST_TIME
-
-
-def test_a_graph_whose_compile_was_interrupted_was_never_stored() -> None:
-    interrupted = replace(compiled(), key="now", reason="not compiled: interrupted")
-    assert "is not there any more" not in why_missed(Miss("now", "f", CELL), [], [interrupted]).text
-    finished = replace(interrupted, reason=FIRST_TIME)
-    assert "is not there any more" in why_missed(Miss("now", "f", CELL), [], [finished]).text
-
-
-def test_a_graph_without_its_kernels_names_the_threads_where_they_differ() -> None:
-    def why(threads: int) -> str:
-        miss = Miss("now", "f", CELL, threads, incomplete=True)
-        return why_missed(miss, [stored(key="now", threads=2)], []).text
-
-    assert why(2) == "stored, but a C++ kernel of it is missing"
-    assert "3 now, 2 before" in why(3)
-
-
-def test_a_backward_that_was_never_seen_does_not_differ_from_its_forward() -> None:
-    miss = Miss("now", "f", CELL, 2, backward=True)
-    assert why_missed(miss, [stored()], [compiled()]).text == FIRST_TIME
-
-
-def test_another_cells_lambda_is_another_function() -> None:
-    lambdas = [stored("<lambda>", cell="c2", threads=4)]
-    assert why_missed(Miss("now", "<lambda>", CELL, 2), lambdas, [compiled("<lambda>", 4)]).text == FIRST_TIME
-    assert "this cell is unchanged" in why_missed(Miss("now", "<lambda>", Cell(1, "c2"), 4), lambdas, []).text
+def test_a_graph_of_a_stranger_is_named_where_it_is_the_same_graph() -> None:
+    said = f"not used: it is {STRANGE.where}"
+    assert why_missed(MISS, [], [], [STRANGE]).text == said
+    assert why_missed(MISS, [stored()], [], [STRANGE]).text == said  # though others are known
+    assert why_missed(replace(MISS, key="other"), [], [], [STRANGE]).text == FIRST_TIME
 
 
 def test_parts_of_one_run_are_no_versions_of_each_other() -> None:
@@ -118,13 +117,6 @@ def test_a_graph_of_another_environment_says_what_differs() -> None:
     assert why_missed(Miss("now", "g", CELL, 2), [], [], elsewhere).text == FIRST_TIME
     assert "this cell is unchanged" in why_missed(Miss("now", "f", CELL, 2), [stored()], [], elsewhere).text
     assert [*unusable([manifest], environment("2.13.0"), "here")] == []
-
-
-def test_a_graph_of_a_stranger_is_named_where_it_is_the_very_one() -> None:
-    strange, said = [Elsewhere((stored(key="now"),), "in a.nbcache, not signed")], "in a.nbcache, not signed"
-    assert why_missed(Miss("now", "f", CELL), [], [], strange).text == f"not used: it is {said}"
-    assert why_missed(Miss("other", "f", CELL), [], [], strange).text == FIRST_TIME
-    assert said in why_missed(Miss("now", "f", CELL), [stored()], [], strange).text  # though others are known
 
 
 def test_another_number_of_threads_is_a_difference_and_comes_first() -> None:
