@@ -1,4 +1,4 @@
-"""What happened to graphs: the rows of every report, and what is being compiled right now."""
+"""Graphs that were compiled or restored: the rows of every report, and the compile that runs now."""
 
 from __future__ import annotations
 

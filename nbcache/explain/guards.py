@@ -1,4 +1,4 @@
-"""What a person can do about a recompile, by the guard that failed as torch writes it."""
+"""Advice for a recompile, by the guard that failed as torch writes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the next run of a notebook's cells will find, and what it will take. Values in, values out.
+"""A forecast of hits and seconds for the next run of a notebook's cells. Values in, values out.
 
 All of it is an estimate: torch decides by the graph that it traces, and nothing is traced here.
 """
@@ -149,7 +149,7 @@ class CellPlan:
 
     @property
     def expected_seconds(self) -> float | None:
-        """Estimate as it is now: what was edited counts as if it had to be compiled. None if unknown."""
+        """Estimate for now, where an edited cell compiles all of its graphs; None if unknown."""
         return _sum(
             graph.restored_seconds if graph.verdict is Verdict.HIT else graph.cold_seconds
             for graph in self.graphs
@@ -169,7 +169,7 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The forecast for the next kernel of a notebook; seconds are None where they are not known of all."""
+    """The forecast for the next kernel of a notebook; a sum is None if a part of it is unknown."""
 
     cells: tuple[CellPlan, ...]
     others: int

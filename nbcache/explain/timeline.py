@@ -1,4 +1,4 @@
-"""Where the seconds of cells went, cold beside restored, and how runs of a notebook followed one another.
+"""The seconds of cells by phase, cold beside restored, and the kernels of a notebook in order.
 
 Values in, values out.
 """
@@ -104,7 +104,7 @@ def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellT
 
 def _sum(seconds: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the sums by phase, in the order in which a compile goes through them."""
-    sums = {phase: sum(each.get(phase, 0.0) for each in seconds) for phase in PHASES}
+    sums = {phase: sum(by_phase.get(phase, 0.0) for by_phase in seconds) for phase in PHASES}
     return {phase: total for phase, total in sums.items() if total}
 
 

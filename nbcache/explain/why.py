@@ -1,4 +1,4 @@
-"""What a graph did and why, what that costs, and one thing that a person can do next."""
+"""Explanations of graphs: the outcome and its reason, the cost, and one next action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel has run so far: its cells, and the files of its user's own modules."""
+"""The program that a kernel has run so far: its cells, and the files of its user's own modules."""
 
 from __future__ import annotations
 

@@ -145,8 +145,8 @@ class Tracker:
 
     def renew(self) -> None:
         """Go on in a forked child: compiles of other threads end there."""
-        here = threading.get_ident()
-        self._threads = {thread: state for thread, state in self._threads.items() if thread == here}
+        own = threading.get_ident()
+        self._threads = {thread: state for thread, state in self._threads.items() if thread == own}
 
     @property
     def records(self) -> list[GraphRecord]:

@@ -35,7 +35,7 @@ def main() -> NoReturn:
             why = "an earlier version of nbcache has installed it: run `nbcache kernel install`"
     except (FileNotFoundError, ConnectionRefusedError):
         why = "there was no nursery for its environment"
-    except Exception as error:  # whatever it is: never worse than an ordinary kernel
+    except Exception as error:  # the launcher is never worse than an ordinary kernel
         why = f"no nursery has answered: {error!r}"
     if connection is not None:
         _stand_in(connection)
