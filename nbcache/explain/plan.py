@@ -52,23 +52,19 @@ def cells_of(data: bytes) -> tuple[NotebookCell, ...]:
 
 
 def _cell(cell: Mapping[str, object], position: int) -> NotebookCell:
-    lines = cell["source"]
-    source = lines if isinstance(lines, str) else "".join(map(str, lines if isinstance(lines, list) else ()))
+    text = cell["source"]
+    source = text if isinstance(text, str) else "".join(map(str, text if isinstance(text, list) else ()))
     source = source.encode(errors="replace").decode()
     count = cell.get("execution_count")
+    lines = [line for line in source.splitlines() if line.strip()]
+    telling = (line for line in lines if not line.lstrip().startswith(("@", "#", "%")))
     return NotebookCell(
         position=position,
         digest=Cell.of(source, None).digest,
         execution_count=count if isinstance(count, int) else None,
-        title=one_line(_title(source), 200),
+        title=one_line(next(telling, lines[0] if lines else ""), 200),
         names=frozenset(_NAME.findall(source)),
     )
-
-
-def _title(source: str) -> str:
-    lines = [line for line in source.splitlines() if line.strip()]
-    telling = (line for line in lines if not line.lstrip().startswith(("@", "#", "%")))
-    return next(telling, lines[0] if lines else "")
 
 
 class Verdict(enum.StrEnum):

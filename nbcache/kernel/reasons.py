@@ -141,7 +141,8 @@ def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
     if has_own_name(miss.function):
         return named
     digest = miss.cell.digest if miss.cell else ""  # lambdas have no names of their own
-    return [graph for graph in named if _digest(graph) == digest]
+    cells = [graph.cell if isinstance(graph, GraphSummary) else graph.cell_digest for graph in named]
+    return [graph for graph, cell in zip(named, cells, strict=True) if cell == digest]
 
 
 def _is_another_part(graph: GraphRecord, miss: Miss) -> bool:
@@ -160,7 +161,3 @@ def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explana
         return None
     others = ((graph.key, graph.components) for graph in known if graph.key and graph.key != miss.key)
     return explain_miss(miss.components, others)
-
-
-def _digest(graph: GraphSummary | GraphRecord) -> str:
-    return graph.cell if isinstance(graph, GraphSummary) else graph.cell_digest
