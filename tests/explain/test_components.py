@@ -153,14 +153,6 @@ def test_an_input_that_has_no_name_or_of_which_torch_made_others_is_told_by_its_
     assert found == ["input 0: f32[2, 8] before, f32[4, 8] now"]
 
 
-def test_a_constant_that_it_is_called_with_comes_before_what_that_changes() -> None:
-    now = made(f"[x] gm: {CODE.replace('0.001', '0.002')}", lr="0.002")
-    assert words(made(lr="0.001"), now) == [
-        "constant lr: 0.001 before, 0.002 now",
-        "constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.002) now",
-    ]
-
-
 def test_of_large_graphs_the_first_difference_is_told_and_how_many_nodes_follow() -> None:
     nodes = tuple(f"op{number % 7}(_)" for number in range(4000))
     before = replace(made(), nodes=nodes)
