@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.cpu_levels import OFF, Baseline
 from nbcache.core.errors import ConfigError, UnsupportedTorch
 from nbcache.core.model import Environment
 from nbcache.kernel.prewarming import Steps
+from nbcache.kernel.session import Session
 from nbcache.torch_bridge import environment, gc_pause, gpus, portable, prewarm
 from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
@@ -21,16 +22,12 @@ from nbcache.torch_bridge.hooks import Hooks, Loss, Part
 from nbcache.torch_bridge.patches import ImportHook
 from nbcache.torch_bridge.torch_behavior import MINIMUM, TORCHBEHAVIOR, spelled
 
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-
-
 _PLAIN = (
     "This kernel goes on as plain torch, and nbcache stores and restores nothing in it. Next: restart the "
     "kernel; if that does not help, please report this line [plain-torch]"
 )
 _LARGE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.compile_fx")
-"""What takes tenths of a second to import."""
+"""Modules that take tenths of a second to import."""
 
 
 class TorchBridge:
@@ -49,7 +46,7 @@ class TorchBridge:
         self._keys: Keys | None = None
         self.traces: Traces | None = None
         self.folder = CacheFolder()
-        """The folder that torch's caches are in."""
+        self.disown = self.folder.disown
         owners: Mapping[str, Callable[[], Any]] = {
             "folder": lambda: self.folder.default,
             "keys": lambda: self._keys,
@@ -63,13 +60,12 @@ class TorchBridge:
         self._tag = portable.KeyTag()
         self._caches = CacheSettings()
         self.switch_cache = self._caches.switch
-        """Changes one of torch's cache settings until `uninstall`; ConfigError where that is impossible."""
         self._late = False
         """Whether torch was imported before nbcache was loaded."""
         self._sound = False
         """Whether torch's keys hold all that graphs depend on; if not, nothing is stored nor served."""
         self.plain_because = ""
-        """Why this kernel goes on as plain torch; empty where it does not."""
+        """The reason why this kernel goes on as plain torch; empty where it does not."""
 
     def install(self, session: Session) -> None:
         """Hook what is imported already, and the rest when it is."""
@@ -78,9 +74,7 @@ class TorchBridge:
             self._baseline = portable.chosen(session.settings.portable)
         except ConfigError as error:
             session.notice(f"{error}. What is compiled here is for this CPU only")
-            because = f"{session.settings.origin('portable')}, of a value that cannot be used here"
-            session.settings = session.settings.with_value("portable", OFF, origin=because)
-
+            _set_portable_off(session, "of a value that cannot be used here")
         context = Context(
             session,
             self._serving,
@@ -97,7 +91,7 @@ class TorchBridge:
         self._imports.install()
 
     def uninstall(self) -> None:
-        """Take every hook back, and put torch's settings and folders back as they were."""
+        """Restore torch's functions, settings and folders."""
         if self._imports is not None:
             self._imports.uninstall()
         self.hooks.restore()
@@ -110,6 +104,14 @@ class TorchBridge:
         """Follow the session's settings, which have changed; ConfigError where that is impossible."""
         if (session := self._session) is None:
             return
+        portable_parts = [part.name for part in self.hooks.parts if part.loss is Loss.PORTABLE]
+        lost = [name for name in portable_parts if name in self.hooks.lost]
+        if lost and session.settings.portable != OFF:
+            raise ConfigError(
+                f"portable={session.settings.portable} cannot be used: part of nbcache ({lost[0]}) is off",
+                where="the setting `portable`",
+                next_step="%nbcache doctor says why",
+            )
         baseline, current = portable.chosen(session.settings.portable), session.environment
         if baseline != self._baseline:
             with _nothing_compiles():
@@ -127,13 +129,12 @@ class TorchBridge:
             self._environment_changed(session)
 
     def foreseen(self) -> Environment | None:
-        """Return what is known of the environment before torch is imported; None where it is not there."""
         return environment.foreseen(self._baseline)
 
     def prewarm(self, *, compiling_for: str | None = None) -> Steps:
         """Return what can be done before the first compile.
 
-        With `compiling_for`, a device, return what compiles and stores the sample that others restore.
+        With `compiling_for`, a device, the steps compile and store the sample that other kernels restore.
         """
         if self._session is None:
             return iter(())
@@ -142,34 +143,28 @@ class TorchBridge:
         return prewarm.steps(self._session, self._serving, self._user_has_torch, lambda: self.traces)
 
     def clear(self) -> None:
-        """Empty the folders that we give torch, for all environments."""
         self.folder.clear()
 
     def cache_settings(self) -> list[CacheSetting]:
-        """Return torch's cache settings, as they are in force now."""
-        session = self._session
-        watches = session is not None and session.environment is not None and not self.folder.is_served()
-        note = "nbcache only watches there, and restores nothing" if watches else ""
-        words = "folder of torch's caches on this machine"
-        folder = CacheSetting(FOLDER, *self.folder.where(), help=words, note=note)
-        return [*self._caches.rows(), folder]
+        has_torch = self._session is not None and self._session.environment is not None
+        only_watches = has_torch and not self.folder.is_served()
+        note = "nbcache only watches there, and restores nothing" if only_watches else ""
+        help = "folder of torch's caches on this machine"
+        return [*self._caches.rows(), CacheSetting(FOLDER, *self.folder.where(), help=help, note=note)]
 
     def switched_caches(self) -> list[str]:
-        """Return the names of torch's cache settings that were switched by `switch_cache`."""
         return self._caches.switched
 
     @property
     def awaited(self) -> list[str]:
-        """The modules that have something to be hooked, and are not imported yet."""
+        """The modules that are to be hooked, and are not imported yet."""
         return [] if self._imports is None else self._imports.awaited
 
-    # --- parts that are off ---------------------------------------------------------------------
-
     def _lose(self, loss: Loss, problem: UnsupportedTorch) -> None:
-        """Go on without a part: see `Loss`."""
         consequence, session = None, self._session
         if loss is Loss.PORTABLE and self._baseline is not None and session is not None:
-            self._compile_for(None, session)  # for this CPU: what makes code portable is lost
+            _set_portable_off(session, "which a part of nbcache that is off needs")
+            self._compile_for(None, session)
         elif loss is Loss.ENTRIES:
             try:
                 self._caches.forbid_autograd_cache()
@@ -181,7 +176,7 @@ class TorchBridge:
             session.notice(". ".join(filter(None, (str(problem), consequence))))
 
     def _not_sound(self, error: Exception) -> str | None:
-        """Go on as plain torch: what graphs depend on cannot be told. Return the consequence, once."""
+        """Go on as plain torch, as keys may leave out what graphs depend on; return the consequence, once."""
         if self._keys is None or not self._sound:
             return None
         self._sound, self.plain_because = False, repr(error)
@@ -194,7 +189,6 @@ class TorchBridge:
         return _PLAIN
 
     def _fall_back(self, error: Exception) -> None:
-        """Go on as plain torch after a fault in what finds dependencies."""
         if (consequence := self._not_sound(error)) and self._session is not None:
             self._session.notice(f"nbcache failed to find what a graph depends on: {error!r}. {consequence}")
 
@@ -227,10 +221,7 @@ class TorchBridge:
         self.folder.give(session, current, portable=self._baseline is not None)
 
     def _serving(self) -> bool:
-        """Follow changes, and return whether torch uses its caches as we found them.
-
-        It does not within `fresh_cache()`, nor where they are disabled.
-        """
+        """Follow changes, and return whether torch uses its caches: neither disabled nor `fresh_cache()`."""
         import torch
 
         if not self._sound:
@@ -250,23 +241,22 @@ class TorchBridge:
         return self.folder.is_served() and self.folder.may_get()
 
     def _serves_traces(self) -> bool:
-        """Return whether traces may be adopted and recorded."""
         return self._serving() and "trace_frames" not in self.hooks.lost
 
     def _owned(self) -> bool:
-        """Return whether torch's folder holds only what was made in this environment."""
-        # The part `record` marks what comes from elsewhere.
+        # The part `record` marks the folder where a bundle comes.
         marks = "record" in self.hooks.on and "record" not in self.hooks.lost
         return marks and self._serving() and self.folder.is_own()
 
-    def disown(self) -> None:
-        """From now on, treat artifacts in torch's folder, whichever it is, as foreign."""
-        self.folder.disown()
+
+def _set_portable_off(session: Session, because: str) -> None:
+    origin = f"{session.settings.origin('portable')}, {because}"
+    session.settings = session.settings.with_value("portable", OFF, origin=origin)
 
 
 @contextlib.contextmanager
 def _nothing_compiles() -> Iterator[None]:
-    """Keep compiles in other threads out; ConfigError where there is one: it would be half of either kind."""
+    """Keep compiles in other threads out; ConfigError where one runs: its graph would mix both kinds."""
     module = sys.modules.get("torch._dynamo.convert_frame")
     if module is None:
         yield

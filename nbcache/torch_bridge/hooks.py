@@ -1,4 +1,4 @@
-"""Parts of nbcache that hook torch: how the table in `nbcache.parts` writes them, and what installs them."""
+"""Parts of nbcache that hook torch, as `nbcache.parts` lists them, and their installation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class Hook:
 
     @classmethod
     def parse(cls, text: str, module: str) -> Hook:
-        """Return the hook that a text of the table stands for, in `module` if it names no other."""
         match = _PLACE.fullmatch(text)
         if match is None:
             raise ValueError(f"no hook: {text}")
@@ -60,20 +59,17 @@ class Hook:
         return cls(match["module"] or module, match["path"], names, takes is not None, is_optional)
 
     def owner(self) -> Any:
-        """Return the class or module that has the attribute; it is imported if need be."""
         module = importlib.import_module(self.module)
         path = self.path.rpartition(".")[0]
         return attrgetter(path)(module) if path else module
 
     def is_there(self) -> bool:
-        """Return whether this torch has the attribute."""
         try:
             return hasattr(self.owner(), self.path.rpartition(".")[2])
         except AttributeError:
             return False
 
     def check(self) -> None:
-        """Raise an exception where this torch has no such attribute, or a function with other parameters."""
         if self.is_there() or not self.is_optional:
             value = inspect.getattr_static(self.owner(), name := self.path.rpartition(".")[2])
             if self.is_function:
@@ -85,38 +81,35 @@ class Part:
     """Hooks that belong together: all of them are installed, or none."""
 
     install: Callable[..., None]
-    """Hooks it: `install(module, context, patches)`, a method of an `owner` where one is named."""
+    """Called as `install(module, context, patches)`; a method of an `owner` where one is named."""
     modules: tuple[str, ...]
-    """The modules of torch with whose import it is hooked."""
+    """It is hooked when these modules of torch are imported."""
     hooks: tuple[str, ...]
     """The attributes that it replaces, as `Hook` reads them."""
     purpose: str
     without: str
-    """The loss where it is off; a clause."""
+    """The consequence where it is off: a clause."""
     loss: Loss = Loss.PART
     because: str = ""
-    """Why more is lost than its own feature."""
+    """The reason why more is lost than its own feature."""
     owner: str = ""
     needs: tuple[str, ...] = ()
     """Other parts that are on wherever it is."""
     instead: str = ""
     """Another part that keeps the kernel sound where this one is off; where both are, `Loss.ALL`."""
     flag: str = ""
-    """The flag of TORCHBEHAVIOR for which it is hooked; with any release where there is none."""
+    """The flag of TORCHBEHAVIOR for which it is hooked."""
     is_temporary: bool = False
-    """True if the attributes are replaced only for a while; until then, they are looked at."""
+    """True if the attributes are replaced only for a while; at first, they are only checked."""
 
     @property
     def name(self) -> str:
-        """The name of the function that hooks it."""
         return self.install.__name__
 
     def places(self) -> list[Hook]:
-        """Return the attributes that it replaces."""
         return [Hook.parse(text, self.modules[0]) for text in self.hooks]
 
     def applies(self) -> bool:
-        """Return whether it is hooked with this release of torch."""
         return not self.flag or bool(getattr(TORCHBEHAVIOR, self.flag))
 
 
@@ -141,33 +134,29 @@ class Hooks:
         self.on: dict[str, list[Patches]] = {}
         """Name of a part → its patches; a part may be hooked in several modules."""
         self.lost: dict[str, str] = {}
-        """Why parts are off, by their names."""
+        """Name of a part that is off → the reason."""
 
     def actions(self, context: Context) -> dict[str, Callable[[ModuleType], None]]:
-        """Return what is to be done when a module is imported, by its name."""
         self._context = context
         return dict.fromkeys((name for part in self.parts for name in part.modules), self.imported)
 
     def imported(self, module: ModuleType) -> None:
-        """Hook the parts of a module that has just been imported."""
         for part in self.parts:
             if module.__name__ in part.modules:
                 self._install(part, module)
 
     def owners_are_there(self) -> None:
-        """Hook the parts that have waited for an owner."""
         waiting, self._waiting = self._waiting, []
         for part, module in waiting:
             self._install(part, module)
 
     def switch_off(self, owner: str) -> None:
-        """Make the hooks of an owner's parts only call the functions that they replace."""
+        """Make the hooks of an owner's parts call the original functions only."""
         for part in self.parts:
             for patches in self.on.get(part.name, ()) if part.owner == owner else ():
                 patches.off = True
 
     def restore(self) -> None:
-        """Take every hook back, the newest first."""
         self._context = None
         for patches in reversed([*chain(*self.on.values())]):
             patches.restore()
@@ -200,7 +189,7 @@ class Hooks:
         self.on.setdefault(part.name, []).append(patches)
 
     def _lose(self, part: Part, module: ModuleType, why: str, error: Exception) -> None:
-        """Go without a part, and without those that need it."""
+        """Switch off a part, and those that need it."""
         if part.name in self.lost:
             return
         self.lost[part.name] = repr(error)

@@ -29,6 +29,7 @@ from support.front_door import (
     SET_UP,
     Kernel,
     RunCells,
+    RunPython,
     environ_below,
     execute,
     give_to_client,
@@ -54,13 +55,6 @@ def of(features: str, **more: str) -> Environment:
 def portable(baseline: Baseline = V3) -> Manifest:
     there = Environment(components(of("").values | baseline.components()))
     return Manifest(there, "", tuple(ArtifactRef(type, "k", type, 1) for type in ("inductor", "cpp_kernel")))
-
-
-def test_baselines_are_those_that_the_compiler_knows() -> None:
-    for name in BASELINES:
-        subprocess.run(
-            ["g++", f"-march={name}", "-E", "-x", "c++", "/dev/null"], check=True, stdout=subprocess.PIPE
-        )
 
 
 def test_the_compiler_agrees_on_what_a_baseline_has() -> None:
@@ -173,6 +167,41 @@ def test_what_cannot_be_compiled_for_is_refused_with_the_reason(
 def test_a_baseline_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match="x86-64-v2, x86-64-v3 or x86-64-v4"):
         Settings().with_value("portable", "haswell", origin="test")
+
+
+LOST = """\
+import torch, torch._inductor.cpp_builder, torch.compiler.config
+from nbcache.core.cpu_levels import LABEL
+from nbcache.core.errors import ConfigError
+from nbcache.core.settings import Settings
+from nbcache.kernel.session import Session
+from nbcache.parts import make_bridge
+from nbcache.stores.memory import MemoryStore
+
+del torch._inductor.cpp_builder._get_optimization_cflags
+session = Session(Settings(portable="x86-64-v3"), make_bridge(), MemoryStore("store"))
+session.start()
+for name, value in (("trust", "off"), ("portable", "off"), ("portable", "x86-64-v3"), ("trust", "ask")):
+    try:
+        session.configure(session.settings.with_value(name, value, origin="test"))
+    except ConfigError as error:
+        print(error)
+    assert not torch.compiler.config.cache_key_tag and LABEL not in session.environment.values
+print(len(session.notices), session.settings.portable)
+"""
+
+
+@pytest.mark.compile
+def test_without_the_part_that_makes_code_portable_no_change_of_settings_compiles_for_a_baseline(
+    run_python: RunPython,
+) -> None:
+    if environment.lacking(V3):
+        pytest.skip("this CPU cannot run x86-64-v3")
+
+    refused, said = run_python(LOST, having="torch").stdout.splitlines()
+
+    assert "portable=x86-64-v3 cannot be used: part of nbcache (compile_for_baseline) is off" in refused
+    assert said == "1 off"
 
 
 # --- with a compiler ------------------------------------------------------------------------------
