@@ -1,13 +1,12 @@
-"""The folder that torch's caches are in: which one it is, and whose code may lie there.
+"""The folder that torch's caches are in: its choice, and whose code may lie there.
 
-torch runs what it finds there, so nobody else may have written to it. All folders that nbcache gives torch
-are below a *root*: `nbcache_<user id>` in the temp folder, whose name anybody can foresee. Where that cannot
-be used, it is a folder of the same name in nbcache's own, or a new one with a random name.
+torch runs the code that it finds there, so nobody else may have written to it. All folders that nbcache gives
+torch are below a *root*: `nbcache_<user id>` in the temp folder, whose name anybody can foresee. Where that
+cannot be used, it is a folder of the same name in nbcache's own.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import getpass
 import grp
@@ -22,20 +21,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.errors import StoreUnavailable
 from nbcache.core.key import digest
 from nbcache.core.model import Environment
 from nbcache.core.trust import Policy
+from nbcache.kernel.session import Session
 from nbcache.torch_bridge.cache_settings import FOLDER
+from nbcache.torch_bridge.context import Context
+from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
 
 OWN = "nbcache_own"
 """A file that says of a folder below a root: all that torch finds there was compiled there.
@@ -48,7 +44,6 @@ _OTHERS_CODE = "nbcache_foreign"
 _NAME = f"nbcache_{os.geteuid()}"
 _REMEDY = "have it removed, or set TMPDIR to a folder of your own, and restart the kernel"
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
-"""Mode bits by which anybody but the owner may read, write or enter; by which they may write."""
 _CODECACHE = "torch._inductor.codecache"
 _HEADERS = "precompiled_headers"
 _USED = (_HEADERS, "cache")
@@ -74,25 +69,21 @@ class CacheFolder:
         self.default = DefaultFolder(self._default)
         self.session: Session | None = None
         """Its settings and trust decide, while the bridge is installed."""
-        self._roots = Roots()
+        self._nowhere = Path(tempfile.gettempdir()) / f"{_NAME}_{secrets.token_hex(8)}" / "none"
+        """Given to torch where no folder can be made: anybody can foresee its default one."""
         self._given: Path | None = None
-        """The folder that nbcache gave torch; None where the user has set one, or torch is not there.
-
-        Where none could be made it is not there, and `_expected` is None.
-        """
+        """None where the user has set a folder, or torch is not there."""
         self._expected: str | None = None
-        """The folder that nbcache serves: the one that it gave, or the user's."""
+        """The folder that nbcache serves: the one that it gave, unless that is `_nowhere`, or the user's."""
         self._before: dict[str, str | None] = {}
-        """The environment variables that were changed, and their values from before."""
+        """Environment variables that were changed → their values from before."""
         self._left: set[str] = set()
-        """Those that `leave` has removed."""
+        """The variables that `leave` has removed."""
         self._disowned = False
         """True once others' code was put where torch looks, or is about to be."""
 
-    # --- which it is ----------------------------------------------------------------------------
-
     def where(self) -> tuple[str, str]:
-        """Return torch's cache folder and who chose it, in words."""
+        """Return torch's cache folder, and who chose it."""
         if value := os.environ.get(FOLDER):
             ours = Path(value) == self._given
             return value, "nbcache, for this environment" if ours else f"environment, {FOLDER}"
@@ -101,35 +92,29 @@ class CacheFolder:
         return "", "not known before torch is imported"
 
     def is_served(self) -> bool:
-        """Return whether torch looks where nbcache puts what it restores; False before torch is imported."""
+        """Return whether torch uses the folder that nbcache serves; False before torch is imported."""
         return self._expected is not None and os.path.abspath(os.environ.get(FOLDER, "")) == self._expected
 
     def give(self, session: Session, current: Environment, *, portable: bool) -> None:
-        """Give torch the folder of the environment `current`, unless the user has set one.
-
-        `portable` says that code is compiled for a baseline, which torch's keys hold.
-        """
-        set_by_user = os.environ.get(FOLDER)
-        if set_by_user and _is_nobodys_choice(Path(set_by_user)):
-            set_by_user = None
-        if set_by_user and _may_hold_others(session, FOLDER, set_by_user):
-            set_by_user = None
+        """Give torch the folder of the environment `current`, unless the user has set one."""
+        value = os.environ.get(FOLDER, "")
+        is_users = bool(value) and not _is_nobodys_choice(Path(value))
+        set_by_user = is_users and not _may_hold_others(session, FOLDER, value)
         if set_by_user and self._given is None:
-            self._expected = os.path.abspath(set_by_user)
-            if not portable:
+            self._expected = os.path.abspath(value)
+            if not portable:  # else the baseline is in torch's keys
                 _warn_of_other_cpus(session, Path(self._expected), current)
             return
-        earlier = self._given
-        folder, notices = self._roots.folder(_name(session, current), self._own())
-        self._expected = None if folder == self._roots.nowhere else str(folder)
+        folder, notices = folder_in_root(_name(session, current), self._own())
         for notice in notices:
             session.notice(notice)
-        self._given = folder
+        earlier, self._given = self._given, folder or self._nowhere
+        self._expected = None if folder is None else str(folder)
         if not set_by_user:  # else within `fresh_cache()`, or set by a cell since
             for name in (FOLDER, _TRITON_FOLDER):  # Triton's is set below it at the first use
                 self._before.setdefault(name, os.environ.get(name))
-            os.environ[FOLDER] = str(folder)
-        if self._expected is not None:
+            os.environ[FOLDER] = str(self._given)
+        if folder is not None:
             _settle_triton(session, earlier, folder)
 
     def take_back(self) -> None:
@@ -137,12 +122,10 @@ class CacheFolder:
         for name, value in self._before.items():
             current = os.environ.get(name)
             is_ours = name in self._left if current is None else _is_below(current, self._given)
-            if not is_ours:
-                continue
-            if value is not None:
+            if is_ours and value is not None:
                 os.environ[name] = value
-            elif current is not None:
-                del os.environ[name]
+            elif is_ours:
+                os.environ.pop(name, None)
         self._before.clear()
         self._left.clear()
         self._given = self._expected = None
@@ -163,52 +146,45 @@ class CacheFolder:
             self.default.check()
 
     def give_again(self) -> None:
-        """Set nbcache's folder once more, where `fresh_cache()` has put back another environment's."""
+        """Set nbcache's folder again where `fresh_cache()` has put back another environment's."""
         value = os.environ.get(FOLDER, "")
         if self._given is not None and value != str(self._given) and _is_nobodys_choice(Path(value)):
             os.environ[FOLDER] = str(self._given)
 
     def is_lost(self) -> bool:
-        """Return whether others have taken nbcache's folder away: they clean temp folders, too."""
+        """Return whether nbcache's folder is gone, or open to others: others clean temp folders, too."""
         return self._given is not None and self._expected is not None and not is_private(self._given)
 
     def is_due(self, session: Session, current: Environment) -> bool:
-        """Return whether another folder is due: other signers' code may be used now than in this one."""
+        """Return whether the trusted signers have changed, so that torch needs another folder."""
         if self._given is None:
             return self._expected is not None and _holds_others(session, Path(self._expected))
         return self._given.name != _name(session, current)
 
     def clear(self) -> None:
-        """Empty nbcache's folders for torch, for all environments; the user's own is not ours to clean."""
-        for root in self._roots.all(self._own()):
+        """Empty nbcache's folders for torch, for all environments."""
+        for root in dict.fromkeys((usual_root(), self._own() / _NAME)):
             with contextlib.suppress(OSError):
-                for folder in root.iterdir():
+                is_ours = refusal(root) is None and _is_closed(root)
+                for folder in root.iterdir() if is_ours else ():
                     if folder.name != _DEFAULT and folder.is_dir() and not folder.is_symlink():
                         _empty(folder)
 
     def _own(self) -> Path:
-        """Return nbcache's own folder."""
         return Path(os.devnull) if self.session is None else self.session.settings.dir
 
     def _default(self) -> Path:
-        """Return the substitute for torch's default folder, used where that is not safe."""
-        return self._roots.folder(_DEFAULT, self._own())[0]
-
-    # --- whose code lies there ------------------------------------------------------------------
+        return folder_in_root(_DEFAULT, self._own())[0] or self._nowhere
 
     def disown(self) -> None:
-        """From now on, treat artifacts in torch's folder, whichever it is, as foreign.
-
-        The folder is marked before anything comes: `may_get` sees to that.
-        """
+        """From now on, treat artifacts in torch's folder, whichever it is, as foreign: see `may_get`."""
         self._disowned = True
 
     def is_own(self) -> bool:
-        """Return whether torch's folder holds only artifacts that were compiled in this environment."""
         return self._given is not None and not self._disowned and (self._given / OWN).exists()
 
     def may_get(self) -> bool:
-        """Return whether anything may be put there: before others' code comes, the folder is marked."""
+        """Return whether artifacts may be put there; before others' code comes, mark the folder."""
         if not self._disowned:
             return True
         assert self._expected is not None
@@ -225,7 +201,7 @@ class CacheFolder:
 
 
 def note_others(folder: Path, mark: str) -> None:
-    """Mark a folder that the user has set: it gets code that others have compiled. OSError as it comes."""
+    """Mark a folder that the user has set, and that gets code of others; raises OSError."""
     note = folder / _OTHERS_CODE / (mark or "-")
     if not note.exists():
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -233,7 +209,7 @@ def note_others(folder: Path, mark: str) -> None:
 
 
 def _holds_others(session: Session, folder: Path) -> bool:
-    """Return whether a folder may hold code that was compiled by signers whom the user trusts no more."""
+    """Return whether a folder may hold code of signers whom the user no longer trusts."""
     if session.settings.trust is Policy.OFF:
         return False
     try:
@@ -246,7 +222,6 @@ def _holds_others(session: Session, folder: Path) -> bool:
 
 
 def _may_hold_others(session: Session, variable: str, folder: str) -> bool:
-    """Return the same of a folder that a variable names, and say so."""
     if not _holds_others(session, Path(folder)):
         return False
     why = "it may hold what was compiled by signers who are not trusted any more"
@@ -264,27 +239,23 @@ def _settle_triton(session: Session, earlier: Path | None, folder: Path) -> None
 
 
 def _empty(folder: Path) -> None:
-    """Remove what torch would look up in one of our folders, and what no kernel is working on.
+    """Remove from one of our folders what torch looks up, and what no kernel is working on.
 
-    The mark `OWN` stays as it is: C++ kernels stay, and running kernels may put others'.
+    C++ kernels stay, and so does the mark `OWN`: running kernels may store theirs again, or put others'.
     """
     for name in _CACHES:
         shutil.rmtree(folder / name, ignore_errors=True)
     with contextlib.suppress(OSError):
         (folder / KERNELS / CLEARED).touch()
     for path in [path for path in folder.rglob("*") if path.is_file()]:
-        if KERNELS in path.parts or path == folder / OWN:  # running kernels may store theirs again
-            continue
-        with contextlib.suppress(OSError):  # another kernel may be compiling there just now
-            if time.time() - path.stat().st_mtime > _IN_USE_SECONDS:
+        with contextlib.suppress(OSError):
+            is_old = time.time() - path.stat().st_mtime > _IN_USE_SECONDS
+            if is_old and KERNELS not in path.parts and path != folder / OWN:
                 path.unlink()
 
 
 def _is_nobodys_choice(folder: Path) -> bool:
-    """Return whether a folder is torch's choice, or that of nbcache in the process that started this one.
-
-    Both are in the environment, which child processes inherit, like the user's choice.
-    """
+    """Return whether a folder is torch's choice, or nbcache's in the process that started this one."""
     if _is_root(folder.parent):
         return True
     try:
@@ -304,7 +275,7 @@ def _is_below(path: str, folder: Path | str | None) -> bool:
 
 
 def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) -> None:
-    """Say so where a folder that the user has set was used with another CPU: torch's keys leave it out."""
+    """Warn where a folder that the user has set was used with another CPU: torch's keys leave it out."""
     cpu = digest(part for part in current.components if part.label.startswith("cpu."))[:16]
     stamps = folder / "nbcache_cpus"
     with contextlib.suppress(OSError):
@@ -320,73 +291,39 @@ def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) ->
 # --- folders that nobody else can have written to ----------------------------------------------------
 
 
-class Roots:
-    """The roots that one process has used."""
+def folder_in_root(name: str, own: Path) -> tuple[Path | None, list[str]]:
+    """Return the folder `name` in the first root that can be used, and notices about it.
 
-    def __init__(self) -> None:
-        self._new: Path | None = None
-        self.nowhere = Path(tempfile.gettempdir()) / f"{_NAME}_{secrets.token_hex(8)}" / "none"
-        """A folder that is not there, by a name that nobody can foresee.
-
-        It serves where none can be made. Anybody can foresee torch's default one, and put code there.
-        """
-        self._used: dict[Path, None] = {}
-
-    def folder(self, name: str, own: Path) -> tuple[Path, list[str]]:
-        """Return the folder `name` in the first root that can be used, and notices about it.
-
-        `own` is nbcache's own folder. Where no folder can be made anywhere, it is `nowhere`.
-        """
-        notices: list[str] = []
-        instead = ""
-        is_for_torch = not any(map(str.isspace, str(own)))  # torch cannot compile where a name has a space
-        for root in (usual_root(), *([own / _NAME] if is_for_torch else [])):
-            try:
-                root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if _foreign_parent(root) is not None:  # so it is in many containers: only the doctor says so
-                    continue
-                emptied = [path for path in (root, root / name) if secure(path)]
-            except StoreUnavailable as error:
-                why = f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
-                instead = instead or why
-            except OSError as error:
-                instead = instead or f"{root} cannot be used: {error.strerror or error}"
-            else:
-                why = "was open to others: what was in it is not used, and removed"
-                notices += [f"{path} {why}" for path in emptied]
-                break
+    `own` is nbcache's own folder. None where no folder can be made.
+    """
+    notices: list[str] = []
+    why = ""
+    is_for_torch = not any(map(str.isspace, str(own)))  # torch cannot compile where a name has a space
+    for root in (usual_root(), *([own / _NAME] if is_for_torch else [])):
+        try:
+            root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _foreign_parent(root) is not None:  # so it is in many containers: only the doctor says so
+                continue
+            emptied = [path for path in (root, root / name) if secure(path)]
+        except StoreUnavailable as error:
+            why = why or f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
+        except OSError as error:
+            why = why or f"{root} cannot be used: {error.strerror or error}"
         else:
-            try:
-                root = self._random()
-                secure(root / name)
-            except (OSError, StoreUnavailable) as error:
-                why = f"no folder can be made for torch's cache: {error}. nbcache only watches"
-                return self.nowhere, [why]
-        if instead:
-            notices.insert(0, f"torch's cache is in {root}. {instead}")
-        self._used[root] = None
-        return root / name, notices
-
-    def all(self, own: Path) -> list[Path]:
-        """Return those roots that are there and this user's alone."""
-        roots = dict.fromkeys((usual_root(), own / _NAME, *self._used))
-        return [root for root in roots if refusal(root) is None and root.is_dir() and _is_closed(root)]
-
-    def _random(self) -> Path:
-        """Return a root that ends with this process."""
-        if self._new is None or _fault(self._new) is not None:
-            self._new = Path(tempfile.mkdtemp(prefix=f"{_NAME}_"))
-            atexit.register(_end, self._new, os.getpid())
-        return self._new
+            if why:
+                notices.append(f"torch's cache is in {root}. {why}")
+            removed = "was open to others: what was in it is not used, and removed"
+            return root / name, [*notices, *(f"{path} {removed}" for path in emptied)]
+    why = why or f"others can replace folders in {tempfile.gettempdir()}"
+    return None, [f"no folder can be made for torch's cache: {why}. nbcache only watches"]
 
 
 def usual_root() -> Path:
-    """Return the root in the temp folder, whatever is there."""
     return Path(tempfile.gettempdir(), _NAME)
 
 
 def refusal(root: Path) -> StoreUnavailable | None:
-    """Return why `root` cannot be used as it is; None where it can, or is not there and can be made."""
+    """Return why `root` cannot be used; None where it can, or is not there and can be made."""
     if (fault := _foreign_parent(root)) is not None:
         return StoreUnavailable(fault, next_step=_REMEDY)
     if not os.path.lexists(root) or (fault := _fault(root)) is None:
@@ -410,20 +347,19 @@ def is_safe(folder: Path) -> bool:
 
 
 def _is_safe_below(folder: Path, name: str) -> bool:
-    """Return the same of the entry `name` of a safe folder, or True where it has none.
-
-    In a folder that nobody else can enter, others write to nothing, whatever modes torch has made it with.
-    """
+    """Return the same of the entry `name` of a safe folder, or True where it has none."""
     inner = folder / name
-    if os.path.lexists(inner) and (inner.is_symlink() or not _is_closed(folder.resolve())):
+    if not os.path.lexists(inner):
+        return True
+    if inner.is_symlink() or not _is_closed(folder.resolve()):
         return is_safe(inner)
-    return not os.path.lexists(inner) or _fault(inner) is None
+    return _fault(inner) is None  # nobody else can enter: torch may have made it with any mode
 
 
 def secure(folder: Path) -> bool:
-    """Make `folder` for this user only; return whether another was there, that others may have written to.
+    """Make `folder` for this user only; return whether it removed one that others may have written to.
 
-    That one is removed. StoreUnavailable where a root is not this user's, OSError where nothing can be made.
+    StoreUnavailable where a root is not this user's, OSError where nothing can be made.
     """
     _make(folder)
     fault = _fault(folder)
@@ -431,32 +367,26 @@ def secure(folder: Path) -> bool:
         raise _refused(folder, fault)
     if fault is None and _is_closed(folder):
         return False
-    # It is moved away at once: so no other kernel takes it for private in between, and what cannot be
-    # removed, as folders of others in it, is not where torch looks.
+    # Moved at once: no other kernel takes it for private, and torch does not find what cannot be removed.
     aside = folder.with_name(f"{folder.name}_{secrets.token_hex(8)}")
     folder.rename(aside)
     _make(folder)
     _remove(aside)
     fault = _fault(folder)
-    if fault is None and not _is_closed(folder):
-        fault = "cannot be closed to others: its filesystem keeps no permissions"
-    if fault is not None:
-        raise _refused(folder, fault)
+    if fault is not None or not _is_closed(folder):
+        raise _refused(folder, fault or "cannot be closed to others: its filesystem keeps no permissions")
     return True
 
 
 def _is_root(folder: Path) -> bool:
-    """Return whether a folder is a root of this user's, judging by its name."""
     return folder.name == _NAME or folder.name.startswith(f"{_NAME}_")
 
 
 def _is_below_root(folder: Path) -> bool:
-    """Return whether a folder is below a root of this user's, and so for one environment and mark."""
     return any(map(_is_root, folder.parents))
 
 
 def _fault(folder: Path) -> str | None:
-    """Return why a folder is not this user's own; None where it is."""
     try:
         status = folder.lstat()
     except OSError as error:
@@ -473,7 +403,7 @@ def _is_closed(folder: Path) -> bool:
 
 
 def _foreign_parent(folder: Path) -> str | None:
-    """Return which folder above is one where others could put another in its place, and why; None if none."""
+    """Return which parent folder lets others replace what is in it, and why; None if none."""
     absolute = Path(os.path.abspath(folder))
     for parent in dict.fromkeys((*absolute.parents, *absolute.parent.resolve().parents)):
         try:
@@ -483,16 +413,15 @@ def _foreign_parent(folder: Path) -> str | None:
         if status.st_uid not in (0, os.geteuid()):
             return f"{parent} belongs to user {status.st_uid}, who can replace what is in it"
         writable = status.st_mode & _OTHERS_WRITE
-        if not writable or status.st_mode & stat.S_ISVTX:
-            continue
-        if writable != stat.S_IWGRP or not _is_own_group(status.st_gid):
+        is_own = writable == stat.S_IWGRP and _is_own_group(status.st_gid)
+        if writable and not is_own and not status.st_mode & stat.S_ISVTX:
             why = "can be written to by others, who can replace what is in it: it has no sticky bit"
             return f"{parent} {why}"
     return None
 
 
 def _is_own_group(group: int) -> bool:
-    """Return whether a group is the user's own, as many systems make one for each user, of the same name."""
+    """Return whether a group is the user's own: many systems make one of the same name for each user."""
     try:
         return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -523,7 +452,6 @@ def _refused(folder: Path, fault: str) -> StoreUnavailable:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, or what stands in its place, as far as that is possible."""
     with contextlib.suppress(OSError):
         if folder.is_dir() and not folder.is_symlink():
             folder.chmod(0o700)
@@ -532,27 +460,20 @@ def _remove(folder: Path) -> None:
             folder.unlink()
 
 
-def _end(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # and no forked child
-        _remove(folder)
-
-
 # --- torch's default folder --------------------------------------------------------------------------
 
 
 class DefaultFolder:
-    """Has torch use its default folder only where nobody else can have put anything there.
+    """Makes torch use the folder that `other` returns where others can have written to its default one.
 
     torch keeps some files there whatever TORCHINDUCTOR_CACHE_DIR says, such as precompiled headers, which are
-    part of every kernel. Anybody can foresee the folder's name in the temp folder. If somebody else made it
-    first, or can write to it, torch uses the folder that `other` returns.
+    part of every kernel. Anybody can foresee the folder's name in the temp folder.
     """
 
     def __init__(self, other: Callable[[], Path]) -> None:
         self._other = other
         self._patches: Patches | None = None
         self._usual: Callable[[], str] | None = None
-        """torch's own function."""
         self._hooked: list[Callable[[], str]] = []
 
     def replace_name(self, module: Any, context: Context, patches: Patches) -> None:
@@ -567,12 +488,9 @@ class DefaultFolder:
         patches.hook(module, "default_cache_dir", default_cache_dir)
         self._hooked.append(module.default_cache_dir)
 
-    def replace_headers(self, codecache: Any, context: Context, patches: Patches) -> None:
-        """Hook the module that compiles headers once more: it has remembered where they go."""
+    def replace_headers(self, codecache: Any, context: Context | None, patches: Patches) -> None:
+        """Replace the places of headers that the module remembers."""
         self._patches = patches
-        self._replace_headers(codecache, patches)
-
-    def _replace_headers(self, codecache: Any, patches: Patches) -> None:
         usual = (self._usual or codecache.default_cache_dir)()
         safe = self._safe(usual)
         if safe != usual and not hasattr(codecache, "_HEADER_DIR"):
@@ -583,12 +501,12 @@ class DefaultFolder:
                 patches.set(codecache, name, os.path.join(safe, *parts))
 
     def check(self) -> None:
-        """Look again where headers are: where others have cleaned the temp folder, anybody can make them."""
+        """Check again where headers are: in a temp folder that was cleaned, anybody can make them."""
         codecache: Any = sys.modules.get(_CODECACHE)
         if self._patches is None or not hasattr(codecache, "_HEADER_DIR"):
             return
         if os.path.dirname(codecache._HEADER_DIR) != codecache.default_cache_dir():
-            self._replace_headers(codecache, self._patches)
+            self.replace_headers(codecache, None, self._patches)
 
     def _safe(self, usual: str) -> str:
         folder = Path(usual)

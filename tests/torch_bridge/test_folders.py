@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from nbcache.torch_bridge.cache_folder import (
     OWN,
     CacheFolder,
     DefaultFolder,
-    Roots,
+    folder_in_root,
     is_private,
     is_safe,
     note_others,
@@ -68,7 +69,7 @@ def plant(folder: Path, *, owner: int = MALLORY, mode: int = 0o777) -> Path:
 
 
 def test_the_usual_folder_is_made_for_its_owner_alone(temp: Path, own: Path) -> None:
-    folder, said = Roots().folder("0123", own)
+    folder, said = folder_in_root("0123", own)
 
     assert (folder, said) == (temp / NAME / "0123", [])
     assert [stat.S_IMODE(each.stat().st_mode) for each in (folder.parent, folder)] == [0o700, 0o700]
@@ -81,7 +82,7 @@ def test_where_somebody_else_made_it_first_it_is_in_nbcaches_own_folder_and_that
 ) -> None:
     plant(temp / NAME)
 
-    folder, said = Roots().folder("0123", own)
+    folder, said = folder_in_root("0123", own)
 
     assert folder == own / NAME / "0123" and is_private(folder)
     assert len(said) == 1
@@ -95,17 +96,30 @@ def test_where_somebody_else_made_it_first_it_is_in_nbcaches_own_folder_and_that
         assert part in said[0]
 
 
+@pytest.fixture
+def folder_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the variables of torch's folders back after a test."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/x")
+
+
 @as_root
-def test_where_nbcaches_own_folder_is_not_ours_either_it_is_a_new_one(temp: Path, own: Path) -> None:
+@pytest.mark.usefixtures("folder_variables")
+def test_where_nbcaches_own_folder_is_not_ours_either_torchs_has_a_random_name_and_is_not_served(
+    temp: Path, own: Path
+) -> None:
     plant(temp / NAME)
     plant(own / NAME)
+    session = Session(Settings(dir=own), FakeBridge(HERE), MemoryStore())
+    folder = CacheFolder()
+    folder.session = session
+    folder.give(session, HERE, portable=False)
 
-    roots = Roots()
-    folder, said = roots.folder("0123", own)
-
-    assert folder.parent.parent == temp and folder.parent.name.startswith(f"{NAME}_") and is_private(folder)
-    assert len(said) == 1 and str(folder.parent) in said[0]
-    assert roots.folder("4567", own)[0].parent == folder.parent
+    given = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert given.parent.parent == temp and re.fullmatch(rf"{NAME}_[0-9a-f]{{16}}", given.parent.name)
+    assert not folder.is_served() and not folder.is_own() and not given.exists()
+    (said,) = session.notices
+    assert f"{temp / NAME} belongs to user {MALLORY}" in said and said.endswith("nbcache only watches")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o755, 0o711], ids=oct)
@@ -113,13 +127,13 @@ def test_a_folder_that_was_open_to_others_is_emptied(temp: Path, own: Path, mode
     planted = plant(temp / NAME / "0123", owner=os.geteuid(), mode=0o700)
     (temp / NAME).chmod(mode)
 
-    folder, said = Roots().folder("0123", own)
+    folder, said = folder_in_root("0123", own)
 
     assert folder == temp / NAME / "0123" and is_private(folder)
     assert not planted.exists() and [each.name for each in folder.iterdir()] == [OWN]
     assert [each.name for each in temp.iterdir()] == [NAME]
     assert len(said) == 1 and "was open to others" in said[0]
-    assert Roots().folder("0123", own) == (folder, [])
+    assert folder_in_root("0123", own) == (folder, [])
 
 
 @pytest.mark.parametrize("owner", [os.geteuid(), pytest.param(MALLORY, marks=as_root)])
@@ -127,7 +141,7 @@ def test_so_is_the_folder_of_an_environment_and_what_is_in_others(temp: Path, ow
     planted = plant(temp / NAME / "0123", owner=owner)
     (temp / NAME).chmod(0o700)
 
-    folder, said = Roots().folder("0123", own)
+    folder, said = folder_in_root("0123", own)
 
     assert not planted.exists() and is_private(folder)
     assert len(said) == 1 and str(folder) in said[0]
@@ -138,19 +152,19 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(temp: Path, own: Path, 
     (temp / NAME).mkdir(mode=0o700)
     (temp / NAME / "0123").symlink_to(elsewhere.parent)
 
-    folder, _ = Roots().folder("0123", own)
+    folder, _ = folder_in_root("0123", own)
 
     assert not folder.is_symlink() and elsewhere.exists()
     assert [each.name for each in folder.iterdir()] == [OWN]
     (temp / NAME).rename(temp / "aside")
     (temp / NAME).symlink_to(temp / "aside")
-    assert Roots().folder("0123", own)[0].parent == own / NAME
+    assert folder_in_root("0123", own)[0].parent == own / NAME
 
 
 def test_a_temp_folder_in_which_others_can_replace_folders_is_not_used(temp: Path, own: Path) -> None:
     temp.chmod(0o777)
 
-    folder, said = Roots().folder("0123", own)
+    folder, said = folder_in_root("0123", own)
 
     assert (folder.parent, said) == (own / NAME, [])  # nobody has done any harm yet
     error = refusal(usual_root())
@@ -161,15 +175,17 @@ def test_a_temp_folder_of_a_group_is_used_where_the_group_is_ones_own(
     temp: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temp.chmod(0o775)
-    assert Roots().folder("0123", own)[0].parent == temp / NAME
+    assert folder_in_root("0123", own)[0].parent == temp / NAME
     monkeypatch.setattr("grp.getgrgid", lambda group: SimpleNamespace(gr_name="staff"))
-    assert Roots().folder("0123", own)[0].parent == own / NAME
+    assert folder_in_root("0123", own)[0].parent == own / NAME
 
 
-def test_where_torch_could_not_compile_in_nbcaches_own_folder_it_is_a_new_one(temp: Path) -> None:
+def test_a_folder_in_which_torch_could_not_compile_is_not_used(temp: Path) -> None:
     temp.chmod(0o777)
 
-    assert Roots().folder("0123", temp / "a b")[0].parent.parent == temp
+    folder, (said,) = folder_in_root("0123", temp / "a b")
+
+    assert folder is None and said.endswith("nbcache only watches")
 
 
 def test_a_kernel_that_goes_on_as_plain_torch_never_looks_where_others_code_may_lie(
@@ -188,11 +204,9 @@ def test_a_kernel_that_goes_on_as_plain_torch_never_looks_where_others_code_may_
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_variable_that_a_cell_has_deleted_stays_deleted(
-    temp: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
-) -> None:
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", "/x")
+@pytest.mark.usefixtures("folder_variables", "temp")
+def test_a_variable_that_a_cell_has_deleted_stays_deleted(is_deleted: bool) -> None:
+    del os.environ["TORCHINDUCTOR_CACHE_DIR"]
     folder = CacheFolder()
     session = Session(Settings(), FakeBridge(HERE), MemoryStore())
     folder.give(session, HERE, portable=False)
