@@ -19,7 +19,7 @@ from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers import cpp_kernels
 from support.front_door import RunPython
 
-LIBRARY = object()
+LIBRARY = SimpleNamespace()
 
 
 class Session:
@@ -73,6 +73,10 @@ def hooked(session: Any, folder: Path, *, owned: bool) -> Iterator[Any]:
         ) -> Callable[[], object]:
             raise AssertionError("it is compiled")
 
+        @staticmethod
+        def _load_library(path: str, key: str) -> object:
+            return LIBRARY
+
     codecache: Any = ModuleType("codecache")
     graphs = SimpleNamespace(
         _lookup_graph=lambda key: None, _get_tmp_dir_for_key=lambda key: str(folder / "graph")
@@ -91,23 +95,20 @@ def hooked(session: Any, folder: Path, *, owned: bool) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("owned", [False, True])
-def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(
-    owned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restored_kernel_that_is_used_again_stays_of_who_compiled_it(owned: bool, tmp_path: Path) -> None:
     """It counts as compiled here only where nothing of others' was put into torch's folder."""
-    monkeypatch.setattr(cpp_kernels, "_load", lambda codecache, cls, session, artifact: LIBRARY)
     session = Session()
     with hooked(session, tmp_path, owned=owned) as kernels:
         for _ in range(2):
             assert kernels.load_async("int main() {}")() is LIBRARY
-    assert session.recorded == [owned]
+    assert session.recorded == [False, owned]
 
 
 def test_where_the_lookup_of_a_kernel_fails_no_source_of_a_stored_graph_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may count on other vector instructions than torch chooses here: the graph is compiled whole."""
-    monkeypatch.setattr(cpp_kernels, "_stored_graph", lambda codecache, session: "a stored graph")
+    monkeypatch.setattr(cpp_kernels._Kernels, "_stored_graph", lambda self: "a stored graph")
     with (
         hooked(FailingStore(), tmp_path, owned=True) as kernels,
         pytest.raises(OSError, match="is missing"),

@@ -2,21 +2,21 @@
 
 torch names a kernel's shared object by the whole compiler command line, with the absolute paths of torch and
 Python. So it compiles everything again in another virtual environment. It finds out which vector instructions
-work by compiling and loading a test program. nbcache keeps both under keys that hold what the result depends
-on and nothing else. The session's environment adds torch's build, the Python ABI, the compiler's ABI and
-every instruction set of the CPU.
+work by compiling and loading a test program. The keys here hold only what the result depends on. The
+session's environment adds torch's build, Python's and the compiler's ABI, and the CPU's instruction sets.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.artifacts.types import BUNDLED
 from nbcache.core.files import write_whole
@@ -25,17 +25,12 @@ from nbcache.core.model import Artifact
 from nbcache.core.threads import renew_in_children
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
 from nbcache.torch_bridge import frames
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.environment import compiler_identity
 from nbcache.torch_bridge.events import must_be_stored, stamp
-from nbcache.torch_bridge.patches import Intended
+from nbcache.torch_bridge.patches import Intended, Patches
 from nbcache.torch_bridge.providers.graphs import being_loaded, is_foreign
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
 
 KERNELS = "nbcache_kernels"
 """Folder in torch's cache folder for restored shared objects: kernels, and modules of Triton."""
@@ -51,15 +46,11 @@ _WORKS = b"1"
 
 
 class IncompleteGraph(Intended, OSError):
-    """Makes torch take a stored graph for a miss and compile it whole: nbcache lacks a kernel of it."""
+    """A kernel of a stored graph is missing: torch treats it as a miss, and compiles the graph whole."""
 
 
 def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], build_settings: str) -> str:
-    """Return the key of a C++ kernel, 64 hexadecimal digits.
-
-    `arguments` and `options` are those of `CppCodeCache.load_async` (source code, device type,
-    extra flags, optimized code, …) but for `submit_fn`.
-    """
+    """Return the key of a C++ kernel, by the arguments of `CppCodeCache.load_async` except `submit_fn`."""
     parts = {
         "class": cls.__name__,
         "build settings": build_settings,
@@ -70,7 +61,7 @@ def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], b
 
 
 def provide_kernels(codecache: ModuleType, context: Context, patches: Patches) -> None:
-    """Stand in for `CppCodeCache.load_async`, which its subclasses share: load what is stored, or compile."""
+    """Load stored kernels, and record others: `CppCodeCache.load_async`, which its subclasses share."""
     if not frames.has(codecache.FxGraphCache, frames.LOOKED_UP_KEY):
         raise TypeError(f"{frames.LOOKED_UP_KEY.function} has no key")
     kernels = _Kernels(codecache, context)
@@ -78,45 +69,45 @@ def provide_kernels(codecache: ModuleType, context: Context, patches: Patches) -
 
 
 class _Kernels:
-    """Loads C++ kernels that are stored, and has torch compile the others and records them."""
+    """Loads C++ kernels that are stored, and has torch compile and records the others."""
 
     def __init__(self, codecache: ModuleType, context: Context) -> None:
         self._codecache = codecache
         self._context = context
         self._session = context.session
         self._names = build_names(codecache)
-        self._pending: set[tuple[Any, str]] = set()
-        """Entries of torch's in-process caches for kernels that are not loaded yet."""
-        self._trusted: dict[str, tuple[Path, bool]] = {}
-        """By slot, the file of a kernel that may be stored, and whether it was compiled here.
-
-        The others were restored, from whomever.
-        """
+        self._classes: set[Any] = set()
+        """torch's classes of kernels that were in use."""
+        self._files: dict[str, tuple[Path, bool]] = {}
+        """Slot → the file of a kernel that may be stored, and whether it was compiled here."""
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Forget torch's pool of compiling threads, and their unfinished work, in a forked child.
+        """Forget torch's pool and its unfinished kernels in a forked child.
 
-        None of these threads is there. torch (2.13) waits for them forever.
+        None of the pool's threads is there, and torch (2.13) waits for them forever.
         """
-        self._forget_pending()
+        self._forget()
         self._session.attempt("compiling in a forked process", _renew_pool)
 
-    def _forget_pending(self) -> None:
-        for cls, name in tuple(self._pending):
-            cls.cache.pop(name, None)
-        self._pending.clear()
+    def _forget(self) -> None:
+        """Empty torch's in-process caches, which keep failures, too (2.13).
+
+        An interrupt in a notebook ends the running compilers: torch would raise their errors at each new try.
+        """
+        for cls in tuple(self._classes):
+            cls.cache.clear()
 
     def load_async(self, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
         """Return a function that loads a kernel; IncompleteGraph where a stored graph cannot have it."""
         attempt = self._session.attempt
+        self._classes.add(cls)
         answer = attempt("restoring a kernel", partial(self._stored, cls, args, kwargs))
         key, load = answer or (None, None)
         if load is not None:
             return load
         # After a fault (no answer) the graph may be a stored one all the same.
-        serves = answer is None or key is not None
-        graph = _stored_graph(self._codecache, self._session) if serves else None
+        graph = self._stored_graph() if answer is None or key is not None else None
         if graph is not None:
             if key is not None:
                 load = attempt("restoring a kernel", partial(self._in_folder, cls, key))
@@ -125,42 +116,31 @@ class _Kernels:
             if not attempt("asking the CPU", partial(self._may_be_compiled, graph)):
                 raise self._give_up(graph, "is missing")
         must_be_stored(key or "a C++ kernel")
-        began, earlier = time.time(), set(cls.cache)
-        try:
+        began = time.time()
+        with self._compiling(graph):
             load = original(cls, *args, **kwargs)
-        except Exception as error:
-            if graph is None:
-                raise
-            raise self._give_up(graph, "cannot be compiled") from error
         if key is None:
             return load
-        slot = self._slot(key)
-        entries = {(cls, name) for name in {slot, *(set(cls.cache) - earlier)}}
-        self._pending.update(entries)
-        recording = self._recording(load, key, slot, began, entries)
-        if graph is not None:
-            return partial(self._compiled_for, graph, recording)
-        return cls.cache.setdefault(slot, recording)
+        recording = self._recording(load, key, began, graph)
+        return recording if graph is not None else cls.cache.setdefault(self._slot(key), recording)
 
     def _slot(self, key: str) -> str:
         """Return the kernel's name in this process, which may compile for one CPU, then another."""
         baseline = self._context.baseline()
         return key if baseline is None else f"{key} for {baseline.name}"
 
-    # --- what is stored -------------------------------------------------------------------------
-
     def _stored(
         self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[str | None, Callable[[], Any] | None]:
-        """Return the kernel's key, and a function that loads it; None for what nbcache doesn't have."""
+        """Return the kernel's key, if nbcache serves it, and a function that loads it, if it is stored."""
         if not self._context.serving():
             return None, None
         key = kernel_key(cls, args, kwargs, build_settings(self._codecache, self._names))
         slot, cache = self._slot(key), self._session.cache
         if (load := cls.cache.get(slot)) is not None:
             self._session.emit(KernelUsed(**stamp(), compiled=False))
-            if slot in self._trusted:  # the store may have been cleared since
-                path, is_compiled = self._trusted[slot]
+            if slot in self._files:  # the store may have been cleared since
+                path, is_compiled = self._files[slot]
                 cache.record("cpp_kernel", key, path.read_bytes, made=is_compiled or self._context.owned())
             return key, load
         for artifact in self._session.find("cpp_kernel", key)[:1]:
@@ -170,9 +150,9 @@ class _Kernels:
         return key, None
 
     def _in_folder(self, cls: Any, key: str) -> Callable[[], Any] | None:
-        """Return a function that loads a kernel from torch's folder, where the store has lost it.
+        """Return a function that loads a kernel that was restored since the folder was last cleared.
 
-        It was restored there since the folder was last cleared.
+        The store may have lost it since.
         """
         cache_folder = self._codecache.cache_dir()
         cleared = Path(cache_folder, KERNELS, CLEARED)
@@ -188,36 +168,47 @@ class _Kernels:
         return None
 
     def _load(self, cls: Any, artifact: Artifact) -> Callable[[], Any] | None:
-        library = _load(self._codecache, cls, self._session, artifact)
-        if library is None:
+        """Write a stored kernel into torch's folder and load it; None where that fails."""
+        session, slot = self._session, self._slot(artifact.key)
+        session.emit(SpanStarted(**stamp(), name="nbcache.restore"))
+        try:
+            path = place(self._codecache.cache_dir(), artifact)
+            library = cls._load_library(str(path), artifact.key)
+        except (OSError, ImportError) as error:
+            session.rejected("cpp_kernel", artifact.key, error)
             return None
-        slot = self._slot(artifact.key)
-        self._trusted[slot] = _path(self._codecache.cache_dir(), artifact), False
+        finally:
+            session.emit(SpanEnded(**stamp(), name="nbcache.restore"))
+        session.emit(KernelUsed(**stamp(), compiled=False, size=len(artifact.content)))
+        session.cache.record("cpp_kernel", artifact.key, artifact.content, made=False)
+        self._files[slot] = path, False
         load: Callable[[], Any] = cls.cache.setdefault(slot, lambda: library)
         return load
 
-    # --- what is compiled -----------------------------------------------------------------------
+    @contextlib.contextmanager
+    def _compiling(self, graph: str | None) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if graph is None:
+                raise
+            raise self._give_up(graph, "cannot be compiled") from error
 
     def _recording(
-        self, load: Callable[[], Any], key: str, slot: str, began: float, entries: set[tuple[Any, str]]
+        self, load: Callable[[], Any], key: str, began: float, graph: str | None
     ) -> Callable[[], Any]:
-        """Return a function that records the kernel when `load` first returns it.
-
-        `entries` are the kernel's in torch's in-process caches. Where loading fails, those of all unfinished
-        kernels go. An interrupt in a notebook ends the running compilers too, and torch would find their
-        failure there at each new try (2.13).
-        """
         library: Any = None
+        slot = self._slot(key)
 
         def load_and_record() -> Any:
             nonlocal library
             if library is None:
                 try:
-                    library = load()
+                    with self._compiling(graph):
+                        library = load()
                 except BaseException:
-                    self._forget_pending()
+                    self._forget()
                     raise
-                self._pending.difference_update(entries)
                 record = partial(self._record, key, slot, began, library)
                 self._session.attempt("recording a kernel", record)
             return library
@@ -231,26 +222,27 @@ class _Kernels:
         compiled = compiled_since(began, status)
         self._session.emit(KernelUsed(**stamp(), compiled=compiled, size=status.st_size))
         if compiled or (self._context.owned() and Path(self._codecache.cache_dir()) in path.parents):
-            self._trusted[slot] = path, True
+            self._files[slot] = path, True
             self._session.cache.record("cpp_kernel", key, path.read_bytes, made=True)
 
-    # --- kernels of a stored graph --------------------------------------------------------------
+    def _stored_graph(self) -> str | None:
+        """Return the key of the graph that loads a kernel now, if nbcache has ever provided that graph.
+
+        Its source may be vectorized for other instructions than a compiler here would use, and torch's key
+        does not tell them apart: its kernels are loaded as they were stored, or not at all. An OSError while
+        a graph is loaded makes torch treat it as a miss, and compile it whole.
+        """
+        key: str | None = frames.read(frames.LOOKED_UP_KEY)
+        return key if key is not None and is_foreign(self._codecache, self._session, key) else None
 
     def _may_be_compiled(self, graph: str) -> bool:
-        """Return whether a graph came in a bundle, and would be compiled here as where it is from."""
+        """Return whether a graph came in a bundle, and would be compiled here as on its own machine."""
         loading = sha256(being_loaded()).encode()
         bundled = [artifact.content for artifact in self._session.find(BUNDLED, graph)]
         return loading in bundled and _is_best_choice()
 
-    def _compiled_for(self, graph: str, load: Callable[[], Any]) -> Any:
-        """Return a kernel of a graph that came without it, compiled from the source that came."""
-        try:
-            return load()
-        except Exception as error:  # the compiler's own, or the loader's: the graph is compiled whole
-            raise self._give_up(graph, "cannot be compiled") from error
-
     def _give_up(self, graph: str, why: str) -> OSError:
-        """Drop a stored graph; return the error by which torch takes it for a miss."""
+        """Drop a stored graph; return the error by which torch treats it as a miss."""
 
         def drop() -> None:
             self._session.cache.give_up("inductor", graph, "a kernel of it is not there")
@@ -260,21 +252,10 @@ class _Kernels:
         return IncompleteGraph(f"a C++ kernel of the stored graph {graph} {why}")
 
 
-def _stored_graph(codecache: ModuleType, session: Session) -> str | None:
-    """Return the key of the graph that loads a kernel now, if nbcache provided that graph, now or earlier.
-
-    Its source may be vectorized for another instruction set than a compiler here would be told, and
-    torch's key does not tell them apart: its kernels are loaded as they were stored or not at all.
-    An OSError while a graph is loaded makes torch take it for a miss and compile it whole.
-    """
-    key: str | None = frames.read(frames.LOOKED_UP_KEY)
-    return key if key is not None and is_foreign(codecache, session, key) else None
-
-
 def _is_best_choice() -> bool:
-    """Return whether torch uses the best vector instructions that this CPU has, as where a bundle is from.
+    """Return whether torch uses the best vector instructions of this CPU, as where the bundle was made.
 
-    Code that counts on others is built without an error, and computes something else.
+    Code for others is built without an error, and computes something else.
     """
     from torch._inductor import cpu_vec_isa
 
@@ -284,7 +265,6 @@ def _is_best_choice() -> bool:
 
 
 def build_names(codecache: ModuleType) -> list[str]:
-    """Return the names of the settings that a kernel's compiler command depends on, in order."""
     return sorted(
         name for name in codecache.config.get_config_copy() if name.startswith(("cpp", "aot_inductor."))
     )
@@ -293,9 +273,8 @@ def build_names(codecache: ModuleType) -> list[str]:
 def build_settings(codecache: ModuleType, names: Iterable[str]) -> str:
     """Return the settings of these `names`, and the environment variables that the command depends on.
 
-    Not inductor's whole configuration: parts of it are switched for the time of a compile, so it is
-    another one when the same kernel is loaded by a hit. The number of threads is one of them where torch's
-    keys leave it out: some code has room for so many, and is run by as many as torch uses.
+    Inductor switches other settings while it compiles, so a hit of the same kernel has other values. The
+    number of threads is included where torch's keys leave it out: some code has room for so many only.
     """
     config = {name: getattr(codecache.config, name) for name in names}
     variables = {name: os.environ[name] for name in _BUILD_VARIABLES.split() if name in os.environ}
@@ -303,29 +282,11 @@ def build_settings(codecache: ModuleType, names: Iterable[str]) -> str:
     return repr((config, variables, threads))
 
 
-def _load(codecache: ModuleType, cls: Any, session: Session, artifact: Artifact) -> Any:
-    """Write a stored kernel into torch's folder and load it; None where the loader will not have it."""
-    session.emit(SpanStarted(**stamp(), name="nbcache.restore"))
-    try:
-        path = place(codecache.cache_dir(), artifact)
-        library = cls._load_library(str(path), artifact.key)
-        session.emit(KernelUsed(**stamp(), compiled=False, size=len(artifact.content)))
-        session.cache.record("cpp_kernel", artifact.key, artifact.content, made=False)
-        return library
-    except (OSError, ImportError) as error:
-        session.rejected("cpp_kernel", artifact.key, error)
-        return None
-    finally:
-        session.emit(SpanEnded(**stamp(), name="nbcache.restore"))
-
-
 def compiled_since(began: float, status: os.stat_result) -> bool:
-    """Return whether the file with this `status` was written at `began` (Unix time) or later."""
     return status.st_mtime >= began - _CLOCK_TICK
 
 
 def place(cache_folder: str, artifact: Artifact) -> Path:
-    """Write a shared object into torch's cache folder, if it is not there, and return its path."""
     path = _path(cache_folder, artifact)
     if path.exists() and sha256(path.read_bytes()) == artifact.digest:
         os.utime(path)
@@ -345,19 +306,16 @@ def _renew_pool() -> None:
     AsyncCompile.pool.cache_clear()
 
 
-# --- probes ------------------------------------------------------------------------------------------
-
-
 def provide_probes(cpu_vec_isa: ModuleType, context: Context, patches: Patches) -> None:
-    """Remember that a vector instruction set works with the compiler that is here (`VecISA.check_build`).
+    """Store which vector instruction sets work with this compiler: `VecISA.check_build`.
 
-    Finding it out costs a run of that compiler and a process. Only a yes is stored: the reason of a no may
-    pass, such as a time-out on a busy machine.
+    A probe costs a run of the compiler and a process. Only a yes is stored: the reason of a no may pass, such
+    as a time-out on a busy machine.
     """
     session = context.session
 
     def look_up(isa: Any, code: str) -> tuple[str | None, bool]:
-        """Return the key of the answer, None where none may be stored, and whether it is a yes."""
+        """Return the key of the answer, if one may be stored, and whether a yes is stored."""
         compiler = compiler_identity()
         if compiler is None or not context.serving():
             return None, False
