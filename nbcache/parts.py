@@ -1,6 +1,5 @@
 """The table of all hooks: each part of nbcache, what it replaces in torch, and what is lost without it.
 
-Another torch costs the parts that it has no place for, and no more. `%nbcache doctor` says which are off,
 docs/architecture.md shows the table, and the tests take each place away in turn.
 """
 
@@ -14,7 +13,7 @@ from nbcache.torch_bridge.cache_folder import DefaultFolder
 from nbcache.torch_bridge.dependencies.keys import Dependencies
 from nbcache.torch_bridge.dependencies.monkeypatches import GENERATORS, TABLES
 from nbcache.torch_bridge.hooks import Loss, Part
-from nbcache.torch_bridge.providers import autotune, cpp_kernels, gemm_autotune, graphs, triton_kernels
+from nbcache.torch_bridge.providers import cpp_kernels, gemm_autotune, graphs, triton_kernels
 from nbcache.torch_bridge.traces.kernel_traces import Traces
 
 _ASYNC_COMPILE = "torch._inductor.async_compile"
@@ -33,7 +32,7 @@ _TUNED_AGAIN = "kernels of restored graphs are tuned again"
 
 
 def _part(install: Callable[..., None], purpose: str, without: str, *hooks: str, **more: Any) -> Part:
-    """Return a part that is hooked with its `modules`, or else with the module of its first hook."""
+    """Return a part that is hooked with `modules`, by default the module of its first hook."""
     modules = more.pop("modules", ()) or (hooks[0].partition(":")[0],)
     return Part(install, modules, hooks, purpose, without, **more)
 
@@ -255,7 +254,7 @@ PARTS = (
         "torch._inductor.cpu_vec_isa:VecISA.check_build(self, code)",
     ),
     _part(
-        autotune.provide_autotune,
+        triton_kernels.provide_autotune,
         "restore the best configurations of Triton kernels",
         _TUNED_AGAIN,
         "LocalCacheBackend._get(self, key)?",
@@ -306,7 +305,7 @@ PARTS = (
         f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
     ),
     _part(
-        autotune.provide_tuning_to_workers,
+        triton_kernels.provide_tuning_to_workers,
         "restore best configurations before a worker compiles",
         _TUNED_AGAIN,
         f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",

@@ -1,36 +1,50 @@
-"""Reports each question to torch's FX graph cache, and says why it could not answer."""
+"""Report lookups in torch's FX graph cache, with the reasons of misses.
+
+They name the constants and tensors that the function reads as its author does: Dynamo makes a guard of each
+constant, and an input of each tensor, with its source. nbcache follows the source to the value, and runs no
+code of a user: no property, `__getattr__` or `__getitem__`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Mapping
 from functools import partial
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from types import FunctionType, ModuleType
+from typing import Any
 
-from nbcache.explain.components import Components, from_lines, to_text
+from nbcache.explain.components import MOST_CONSTANTS, Components, Named, from_lines, to_text
 from nbcache.kernel.events import GraphLookup, LookupStarted
 from nbcache.kernel.reasons import Reason
+from nbcache.kernel.session import Session
 from nbcache.torch_bridge import frames
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import must_be_stored, stamp, user_line
-from nbcache.torch_bridge.sources import constants_read, inputs_read
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
+from nbcache.torch_bridge.patches import Patches
 
 _FOLLOWING = "following torch's lookups"
 _AUTOCAST = (("autocast_cpu_enabled", "autocast_cpu_dtype"), ("autocast_enabled", "autocast_gpu_dtype"))
-"""torch's names for the state of autocast."""
+_TYPES = (bool, int, float, complex, type(None))
+"""Types of constants that are reported; texts may be private."""
+_LONGEST, _LONGEST_NAME = 60, 120
+_GUARDS = frozenset({"BOOL_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH", "NONE_MATCH"})
+_MEMBERS = frozenset({"_modules", "_parameters", "_buffers"})
+"""Dictionaries of a module whose keys are its attributes."""
+_ATTRIBUTES = frozenset(
+    {"AttrSource", "GenericAttrSource", "ParamBufferSource", "UnspecializedParamBufferSource"}
+)
+_ITEMS = frozenset({"DictGetItemSource", "GetItemSource", "ListGetItemSource"})
+_OF_CLASSES = {"TypeMROSource": "__mro__", "TypeDictSource": "__dict__"}
+_ABSENT = object()
+_UNKNOWN: tuple[str, Any] = ("", _ABSENT)
 
 
 def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) -> None:
-    """Report each question to the FX graph cache: `FxGraphCache.load_with_key`.
+    """Report lookups: `FxGraphCache.load_with_key`.
 
-    torch's own instant events leave out the hits under an AOTAutograd hit.
+    torch's own events leave out the hits under an AOTAutograd hit.
     """
     session = context.session
 
@@ -94,34 +108,172 @@ def _lookup(key: str, backward: bool, **answer: Any) -> GraphLookup:
 
 
 def _components(session: Session, debug_lines: list[str], backward: bool) -> Components:
-    """Return what a key is made of, what the function reads, and where its nodes stand."""
     config = sys.modules["torch._inductor.config"]
     defaults = {name: str(entry.default) for name, entry in config._config.items()}
-    lines = [*debug_lines, f"[] autocast: {_autocast()}", f"[] grad mode: {_grad_mode()}"]
+    lines = [*debug_lines, *_modes()]
     names = () if backward else inputs_read()
     return from_lines(lines, defaults, constants_read(), _places(session), names)
 
 
 def _places(session: Session) -> dict[str, str]:
-    """Return the user's line of each node of the graph that is being looked up, by the node's name."""
+    """Return the names of the nodes in the graph that is looked up → the user's lines."""
     nodes = getattr(getattr(frames.read(frames.FX_GRAPH), "graph", None), "nodes", ())
     traces = {node.name: node.meta.get("stack_trace") for node in nodes}
     lines: dict[str, str] = {trace: user_line(session, trace) for trace in {*traces.values()} if trace}
     return {name: lines[trace] for name, trace in traces.items() if trace}
 
 
-def _global_state() -> Mapping[str, Any]:
-    """Return torch's modes as they were when Dynamo began."""
+def _modes() -> list[str]:
+    """Return torch's modes as they were when Dynamo began, as lines of a key."""
     context = sys.modules["torch._guards"].TracingContext.try_get()
-    return {} if context is None else context.global_context.global_state
-
-
-def _grad_mode() -> str:
-    return "off" if _global_state().get("grad_enabled", (None, True))[1] is False else "on"
-
-
-def _autocast() -> str:
-    """Return the dtype of autocast as it was when Dynamo began, `off` where it is off."""
-    state = _global_state()
+    state = {} if context is None else context.global_context.global_state
     dtypes = [state[dtype][1] for enabled, dtype in _AUTOCAST if enabled in state and state[enabled][1]]
-    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes) or "off"
+    autocast = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes) or "off"
+    grad_mode = "off" if state.get("grad_enabled", (None, True))[1] is False else "on"
+    return [f"[] autocast: {autocast}", f"[] grad mode: {grad_mode}"]
+
+
+def constants_read() -> dict[str, str] | None:
+    """Return the constants' names → their values as Python writes them.
+
+    None for a backward that compiles when it first runs, and for a function that was not traced.
+    """
+    values = _Values.here()
+    context = sys.modules["torch._guards"].TracingContext.try_get()
+    guards = None if context is None else context.guards_context.dynamo_guards
+    if not guards or values is None:
+        return None
+    module = sys.modules["torch.nn.modules.module"].Module
+    machinery = {name for name in (*vars(module), *vars(module())) if name.startswith("_")}
+    constants: dict[str, str] = {}
+    for guard in guards:
+        if guard.create_fn_name() not in _GUARDS:
+            continue
+        name, value = values.reach(guard.originating_source)
+        if type(value) not in _TYPES or not name or name.startswith("__"):
+            continue
+        if name.rpartition(".")[2] not in machinery and len(text := repr(value)) <= _LONGEST:
+            constants[name] = text
+    shortest = sorted(constants, key=lambda name: (len(name), name))[:MOST_CONSTANTS]
+    return {name: constants[name] for name in shortest if name.isprintable()}
+
+
+def inputs_read() -> tuple[Named, ...]:
+    """Return the name of each input of Dynamo's graph, in order; nothing for a backward that compiles later.
+
+    They say whether a tensor requires gradients, which torch's keys of graphs leave out.
+    """
+    values, graph = _Values.here(), getattr(frames.read(frames.GRAPH), "graph", None)
+    if values is None or graph is None:
+        return ()
+    nodes = [node for node in graph.nodes if node.op == "placeholder"]
+    return tuple(_named(getattr(node, "_dynamo_source", None), values) for node in nodes)
+
+
+def _named(source: Any, values: _Values) -> Named:
+    name, value = _UNKNOWN if source is None else values.reach(source)
+    if not name.isprintable() or len(name) > _LONGEST_NAME:
+        return Named()
+    torch = sys.modules["torch"]
+    trains = issubclass(type(value), torch.Tensor) and torch.Tensor.requires_grad.__get__(value)
+    if issubclass(type(value), torch.nn.Parameter):
+        return Named("parameter", name, "" if trains else "frozen")
+    if type(value) in (int, float):
+        return Named("number", name)
+    is_buffer = getattr(getattr(source, "base", None), "member", "") == "_buffers"
+    return Named("buffer" if is_buffer else "input", name, "requires grad" if trains else "")
+
+
+class _Values:
+    """Values by their sources, with their names; an empty name where the source is unknown."""
+
+    def __init__(self, local: Mapping[str, Any], globals: Mapping[str, Any]) -> None:
+        self._locals, self._globals = local, globals
+        self._known: dict[Any, tuple[str, Any]] = {}
+
+    @classmethod
+    def here(cls) -> _Values | None:
+        scopes = [frames.read(scope) for scope in (frames.FRAME_LOCALS, frames.FRAME_GLOBALS)]
+        return cls(*scopes) if all(isinstance(scope, Mapping) for scope in scopes) else None
+
+    def reach(self, source: Any) -> tuple[str, Any]:
+        if (known := self._known.get(source)) is None:
+            known = self._known[source] = self._reach(source)
+        return known
+
+    def _reach(self, source: Any) -> tuple[str, Any]:
+        kind, base = type(source).__name__, getattr(source, "base", None)
+        if kind == "LocalSource":
+            return source.local_name, self._locals.get(source.local_name, _ABSENT)
+        if kind == "GlobalSource":
+            name = source.global_name
+            if name.startswith("__import_"):  # Dynamo imports modules of functions by `__import_a_dot_b`
+                name = name.removeprefix("__import_").replace("_dot_", ".")
+            return name, self._globals.get(source.global_name, _ABSENT)
+        if kind == "CellContentsSource":
+            return self._variable(base)
+        name, value = _UNKNOWN if base is None else self.reach(base)
+        if not name or value is _ABSENT:
+            return _UNKNOWN
+        if kind in _ATTRIBUTES:
+            read = getattr if type(value) is FunctionType else inspect.getattr_static
+            return f"{name}.{source.member}", read(value, source.member, _ABSENT)
+        if kind == "TypeSource":
+            return name, type(value)
+        if kind in _OF_CLASSES:
+            if not issubclass(type(value), type):
+                return name, _ABSENT
+            return name, type.__dict__[_OF_CLASSES[kind]].__get__(value)
+        if kind == "DefaultsSource":
+            return _default(name, value, source.idx_key, source.is_kw)
+        if kind in _ITEMS:
+            return _item(name, value, source.index, base)
+        return (name, value) if kind == "OptimizerSource" or kind.endswith("NNModuleSource") else _UNKNOWN
+
+    def _variable(self, item: Any) -> tuple[str, Any]:
+        """Return a variable that a function closes over."""
+        cells: Any = getattr(item, "base", None)
+        if type(cells).__name__ not in ("AttrSource", "ClosureSource") or type(item.index) is not int:
+            return _UNKNOWN
+        name, function = self.reach(cells.base)
+        if not name or type(function) is not FunctionType:
+            return _UNKNOWN
+        try:
+            value = (function.__closure__ or ())[item.index].cell_contents
+            return f"{function.__code__.co_freevars[item.index]} of {name}", value
+        except (IndexError, ValueError):  # it has no such variable, or an empty one
+            return _UNKNOWN
+
+
+def _default(name: str, value: Any, key: Any, is_keyword: bool) -> tuple[str, Any]:
+    if type(value) is not FunctionType:
+        return _UNKNOWN
+    try:
+        if is_keyword:
+            return f"{key} of {name}", (value.__kwdefaults__ or {})[key]
+        code, defaults = value.__code__, value.__defaults__ or ()
+        return f"{code.co_varnames[code.co_argcount - len(defaults) + key]} of {name}", defaults[key]
+    except LookupError:
+        return _UNKNOWN
+
+
+def _item(name: str, value: Any, index: Any, base: Any) -> tuple[str, Any]:
+    kind = type(base).__name__
+    if kind == "TypeMROSource" and type(index) is int:  # its instances have the attributes of all bases
+        return name, value[index] if index < len(value) else _ABSENT
+    if kind == "TypeDictSource":
+        return f"{name}.{index}", value.get(index, _ABSENT)
+    if type(index) is str and getattr(base, "member", "") in _MEMBERS:
+        owner = name.rpartition(".")[0]
+        name = f"{owner}.{index}" if index.isidentifier() else f"{owner}[{index}]"
+    elif type(index) is int or (type(index) is str and index.isidentifier()):
+        name = f"{name}[{index!r}]"
+    else:
+        return _UNKNOWN  # a key may be anybody's data; one that is a name is code
+    for container in (dict, list, tuple):
+        if issubclass(type(value), container):  # `isinstance` asks a property of the user's, `__class__`
+            try:
+                return name, container.__getitem__(value, index)
+            except LookupError:
+                break
+    return _UNKNOWN

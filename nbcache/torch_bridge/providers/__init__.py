@@ -1,1 +1,1 @@
-"""A file for each type of artifact: how it is recorded, and made present before torch looks it up."""
+"""Artifacts by type: how each is recorded, and made present before torch looks it up."""

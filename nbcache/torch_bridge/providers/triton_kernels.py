@@ -1,8 +1,8 @@
-"""Triton kernels of a restored graph, and Triton's own modules in C: none is compiled or tuned again.
+"""Triton kernels of a restored graph, their best configurations, and Triton's own modules in C.
 
-A graph brings the machine code of all configurations of its kernels that were compiled with it
-(`TritonBundler`). Coordinate descent, which `max-autotune` turns on, tries others when the graph first runs:
-the one that it finds is in no torch bundle, and is an artifact of its own here.
+A graph brings the machine code of the configurations that were compiled with it (`TritonBundler`). Coordinate
+descent, which `max-autotune` turns on, tries others when the graph first runs: the winner is in no bundle of
+torch, and an artifact here. Best configurations are in bundles, too, and artifacts by themselves.
 """
 
 from __future__ import annotations
@@ -19,44 +19,46 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nbcache.artifacts.mega_cache import AUTOTUNE_KEY
 from nbcache.core.canonical_json import corrupt, from_json, to_json
 from nbcache.core.files import write_whole
 from nbcache.core.key import components, digest
 from nbcache.core.model import Artifact
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import CANDIDATE
+from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since, place
-from nbcache.torch_bridge.recording import count_and_record, kernels_are_replaced, restored
+from nbcache.torch_bridge.recording import (
+    count_and_record,
+    kernels_are_replaced,
+    loaded,
+    restored,
+    write_for_torch,
+)
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
-if TYPE_CHECKING:
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
-
 KERNEL, MODULE = "triton_kernel", "triton_module"
-"""The types of these artifacts."""
 _KEY = re.compile(r"[A-Z2-7]{52}")
-"""Triton's hash of a kernel, which is the name of its folder."""
+"""Triton's hash of a kernel, the name of its folder."""
 _CODE = ".cubin"
-"""The ending of machine code; that for other makers' GPUs has another."""
 _GROUP = "__grp__"
-"""The beginning of the name of Triton's list of a kernel's files, without which it finds none."""
+"""The prefix of Triton's list of a kernel's files, without which it finds none."""
 _ENDINGS = (".json", _CODE)
-"""The endings of those files of a kernel that running it takes."""
+"""The endings of the files that running a kernel takes."""
 _FILE = re.compile(r"\w[\w.]*\.(json|cubin)")
 _FOLDER = b"[nbcache folder]"
 """The substitute for a kernel's folder in the JSON that is stored."""
 _KNOWN = ("ccflags", "include_dirs", "libraries", "library_dirs")
-"""Options of Triton's that are parts of a module's key by themselves, or in none."""
+_RESTORING = "making a stored tuning result present"
 
 
 def settle_assembler(async_compile: ModuleType, context: Context, patches: Patches) -> None:
-    """Choose ptxas before anything asks for its version, which each key of Triton's holds.
+    """Choose ptxas before anything asks for its version, which each key of Triton holds.
 
-    torch chooses its own when it first compiles a kernel here: after it has made keys where a graph is
-    compiled, before that where one hits. A user's kernel then has another key, and is compiled again.
+    torch chooses its own when it first compiles a kernel: after making keys where a graph compiles, before
+    that where one hits. A user's kernel then has another key.
     """
     name = "TRITON_PTXAS_PATH"
     before = os.environ.get(name)
@@ -74,9 +76,9 @@ def settle_assembler(async_compile: ModuleType, context: Context, patches: Patch
 def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches) -> None:
     """Bundle with a graph the kernels that the graph runs, and no candidate of `max-autotune`.
 
-    torch 2.11 puts in all that was compiled meanwhile: for each matrix product dozens of kernels, which every
-    hit elsewhere writes to disk again. 2.13 leaves out what has not run meanwhile, once anything has: the
-    candidates have, and the graph's own kernels have not, so that hits elsewhere compile those again.
+    torch 2.11 bundles all kernels that compiled meanwhile: for each matrix product dozens, which every hit
+    elsewhere writes to disk. Once a kernel has run, 2.13 bundles only those that have: the candidates, and
+    not the graph's own, which hits elsewhere compile again.
     """
     bundler, tuner, trying = heuristics.TritonBundler, heuristics.CachingAutotuner, threading.local()
 
@@ -103,10 +105,10 @@ def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches)
 
 
 def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) -> None:
-    """Record the machine code that coordinate descent ends with; make it present before torch compiles it.
+    """Record the machine code that coordinate descent chooses, and restore it before torch compiles it.
 
-    Within `CachingAutotuner._precompile_config` of a configuration that was found so, Triton looks for a
-    folder that is named by the kernel's hash: `FileCacheManager.get_group`.
+    Within `CachingAutotuner._precompile_config` of such a configuration, Triton looks for the folder that is
+    named by the kernel's hash: `FileCacheManager.get_group`.
     """
     if importlib.util.find_spec("triton") is None:
         return
@@ -118,13 +120,13 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
         """Record a kernel that was compiled since `began` (Unix time), or that is in nbcache's folder."""
         if kernels_are_replaced():
             return
-        compiled = [heuristics.triton_config_to_hashable(each.config) for each in self.compile_results]
+        compiled = [heuristics.triton_config_to_hashable(one.config) for one in self.compile_results]
         if heuristics.triton_config_to_hashable(launcher.config) in compiled:
             return  # the graph has it
         folder = Path(heuristics.triton_cache_dir(self.device_props.index), launcher.cache_hash)
         code = next(folder.glob(f"*{_CODE}"), None)
         if code is None:
-            return  # for a GPU of another maker, or kept by a cache of the user's own
+            return  # for a GPU of another maker, or in a cache of the user
         ours = context.owned() and Path(heuristics.cache_dir()) in folder.parents
         made = compiled_since(began, code.stat()) or ours
         count_and_record(session, Artifact(KERNEL, launcher.cache_hash, pack(folder)), made=made)
@@ -167,9 +169,9 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
 
 
 def pack(folder: Path) -> bytes:
-    """Return as an artifact's content those files of a kernel's folder that running it takes.
+    """Return the content of an artifact: the files of a kernel's folder that running it takes.
 
-    Triton writes absolute paths into its JSON; they are stored relative to the folder.
+    Absolute paths in Triton's JSON are stored relative to the folder.
     """
     contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in _ENDINGS}
     files = {}
@@ -183,7 +185,7 @@ def pack(folder: Path) -> bytes:
 
 
 def _group(content: bytes, names: Collection[str], folder: str) -> bytes:
-    """Return Triton's list of a kernel's files, with `names` only, as in `folder`; FormatError for no list.
+    """Return Triton's list of a kernel's files, reduced to `names` and moved to `folder`; else FormatError.
 
     Since Triton 3.8 it finds none of them where one that is listed is missing.
     """
@@ -196,9 +198,9 @@ def _group(content: bytes, names: Collection[str], folder: str) -> bytes:
 
 
 def unpack(content: bytes, folder: Path) -> None:
-    """Write what `pack` gave into `folder`, last what names the rest; FormatError for anything else.
+    """Write a packed kernel into `folder`; FormatError for anything else.
 
-    Triton finds nothing there before that.
+    The list of its files comes last: Triton finds nothing before.
     """
     files: dict[str, bytes] = {}
     for name, text in from_json(content, KERNEL).object("files").items():
@@ -222,11 +224,8 @@ def unpack(content: bytes, folder: Path) -> None:
         write_whole(folder / name, files[name])
 
 
-# --- modules in C -------------------------------------------------------------------------------------
-
-
 def module_key(src: str, name: str, options: dict[str, Any]) -> str:
-    """Return the key of a module, 64 hexadecimal digits; folders of headers and libraries are not in it.
+    """Return the key of a module, which leaves out the folders of headers and libraries.
 
     `options` are those of Triton's `compile_module_from_src`, or `compile_module_from_file`.
     """
@@ -242,12 +241,11 @@ def module_key(src: str, name: str, options: dict[str, Any]) -> str:
 
 
 def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> None:
-    """Stand in for what Triton's `driver` compiles its modules with: load what is stored, or compile.
+    """Load Triton's C modules where they are stored, and record the others.
 
-    Triton talks to the driver through a module, `cuda_utils`, which it compiles on each new machine, and so
-    does every launcher of a kernel that Inductor's static launcher does not launch. On a fresh machine that
-    takes the C compiler, Python's headers and tenths of a second each. They are kept by their source, in the
-    session's environment, which adds Triton's version, the Python ABI and the C library's.
+    They are `cuda_utils` and each launcher of a kernel without a static launcher. On a fresh machine each
+    takes the C compiler, Python's headers and tenths of a second. Their keys hold the source; the session's
+    environment adds Triton's version, the Python ABI and the C library's.
 
     The function is `compile_module_from_src`, since Triton 3.8 `compile_module_from_file`. Triton looks in
     its own cache, below the user's home, only for a module that is not stored.
@@ -268,7 +266,6 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
         return module
 
     def key_of(read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any) -> str | None:
-        """Return a module's key; None where nothing is served, or where Triton asks in another way."""
         return None if args or not context.serving() else module_key(read(), name, options)
 
     def stored(key: str, name: str) -> Any:
@@ -298,10 +295,76 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
 
 
 def _loaded(name: str, path: Path) -> ModuleType:
-    """Return a module of Triton's, which is in no `sys.modules`, loaded from a file."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no module")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> None:
+    """Make a kernel's best configuration present before this process reads it.
+
+    Its class is in `_inductor.remote_cache` on 2.13, in `_inductor.runtime.autotune_cache` on 2.11.
+    """
+    backend = vars(module).get("LocalCacheBackend") or vars(module).get("_LocalAutotuneCacheBackend")
+    if backend is None and module.__name__.endswith("autotune_cache"):
+        raise AttributeError(f"{module.__name__} has no backend for this machine")
+    if backend is None or backend.__module__ != module.__name__:
+        return
+
+    def _get(original: Any, self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+        key = _tuning_key(path)
+        provide = partial(_provide_tuning, context, key, path, partial(self._put, path))
+        context.session.attempt(_RESTORING, provide)
+        content = original(self, path, *args, **kwargs)
+        loaded.tuning = None if content is None else key
+        return content
+
+    patches.hook(backend, "_get", _get)
+
+
+def provide_tuning_to_workers(async_compile: ModuleType, context: Context, patches: Patches) -> None:
+    """Make a kernel's best configuration present before a worker compiles it: `AsyncCompile.triton`."""
+
+    def make_present(source: str) -> None:
+        from torch._inductor.codecache import get_hash, get_path
+        from torch._inductor.runtime.autotune_cache import AutotuneCache
+
+        elsewhere = async_compile.AsyncCompile.use_process_pool()
+        if not elsewhere or async_compile.CompiledTritonKernels.get(source) is not None:
+            return  # no worker compiles it: `provide_autotune` serves this process
+        file = get_path(get_hash(source.strip()), "py")[2]  # where `PyCodeCache.write` will put it
+        cache = AutotuneCache.create({}, file, "")
+        if cache is not None and cache.local_cache is not None:
+            path = cache.local_cache[1]
+            _provide_tuning(context, _tuning_key(path), path, partial(_write_tuning, _tuning_key(path)))
+
+    def triton(
+        original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        context.session.attempt(_RESTORING, partial(make_present, source_code))
+        return original(self, kernel_name, source_code, *args, **kwargs)
+
+    patches.hook(async_compile.AsyncCompile, "triton", triton)
+
+
+def _tuning_key(path: str) -> str:
+    return "/".join(path.split(os.sep)[-2:])
+
+
+def _provide_tuning(context: Context, key: str, path: str, write: Callable[[bytes], Any]) -> None:
+    """Write the configuration that is stored under `key`, unless there is a file at `path`.
+
+    torch joins the key to its cache folder unchecked, so only keys in torch's form pass.
+    """
+    if AUTOTUNE_KEY.fullmatch(key) and context.serving() and not os.path.exists(path):
+        for artifact in context.session.find("autotune", key)[:1]:
+            write_for_torch(context.session, "autotune", key, partial(write, artifact.content))
+
+
+def _write_tuning(key: str, content: bytes) -> None:
+    from torch.compiler._cache import CacheArtifactFactory
+
+    CacheArtifactFactory.create("autotune", key, content).populate_cache()
