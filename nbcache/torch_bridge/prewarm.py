@@ -1,11 +1,10 @@
-"""Do ahead what a first compile pays for beside the compile itself: imports, tables, lazy initialization.
+"""Prepare the first compile in idle time: imports, tables, lazy initialization.
 
 Imports run on the kernel's own thread, in slices: in a second thread they would race with the user's
 (measured: `_DeadlockError` or half-made modules, 3 of 3). Reading libraries and hashing torch's sources
-hold no import lock and run beside it. A sample is compiled last, forward and backward, because much in
-torch is imported or built at its first use only. It is always a hit: where it is not stored yet, a
-process of its own compiles it in the background, which also leaves torch's precompiled headers and the
-answers of the instruction-set probes.
+hold no import lock and run beside it. A sample is restored last, forward and backward, because much in
+torch is imported or built at its first use only. Where it is not stored yet, a process of its own compiles it
+in the background, which also leaves torch's precompiled headers and the answers of the probes.
 """
 
 from __future__ import annotations
@@ -17,31 +16,28 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.threads import start_thread
 from nbcache.kernel.prewarming import Pause, Slice, Steps
+from nbcache.kernel.session import Session
 from nbcache.torch_bridge import gc_pause, gpus
+from nbcache.torch_bridge.context import Context, Traces
+from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.unnoticed import compile_sample, run_sample, sample_key, sample_steps
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-    from nbcache.torch_bridge.context import Context, Traces
-    from nbcache.torch_bridge.patches import Patches
-
 
 _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
     unittest.mock cProfile
 """
-"""Modules from elsewhere that torch's import needs.
+"""Other packages that torch's import needs, and no more.
 
-No more than that: for each tensor that a key is made of, pickle searches all modules that stand before
-torch in `sys.modules`, so that sympy and networkx ahead of torch cost a 12-layer model 0.1 s.
+For each tensor in a key, pickle searches all modules that stand before torch in `sys.modules`: sympy and
+networkx ahead of torch cost a 12-layer model 0.1 s.
 """
 _COMPILER = """
     tqdm sympy networkx jinja2 fsspec
@@ -50,14 +46,14 @@ _COMPILER = """
     torch._dynamo torch._inductor.decomposition torch._inductor.ir torch._inductor.lowering
     torch._inductor.select_algorithm torch._inductor.compile_fx
 """
-"""Roots of what `torch.compile` imports, each a slice; those that are not there are left out."""
+"""Roots of the imports of `torch.compile`."""
 _LAZY = """
     torch.distributed.tensor.experimental torch.distributed.tensor.experimental._func_map
     torch._dynamo.backends.inductor torch._inductor.async_compile torch._inductor.fx_passes.joint_graph
     torch._inductor.fx_passes.post_grad torch._inductor.codegen.cpp torch._inductor.codegen.wrapper
     torch._inductor.runtime.triton_heuristics torch._inductor.cudagraph_trees
 """
-"""Modules that are imported only while something is compiled."""
+"""Modules that a compile imports."""
 _AT_FIRST_COMPILE = """
     torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.onnxrt
     torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla torch._dynamo.backends.tvm
@@ -74,23 +70,21 @@ _AT_FIRST_COMPILE = """
 """
 """Further modules that the first compile imports, for all devices; here the sample imports them."""
 MODULES = (*_FIRST.split(), "torch", *_COMPILER.split(), *_LAZY.split(), *_AT_FIRST_COMPILE.split())
-"""All of it, in order: what a process imports that is to be forked."""
+"""The imports of a nursery, in order."""
 _LAYERS = "activation batchnorm conv container dropout linear module normalization pooling sparse"
 """Modules of `torch.nn.modules` whose sources Dynamo reads whole when it first traces one of their layers."""
 _HASHED = (".py", ".so", "interface.cpp", "script.ld")
 """Ends of the names of files that torch and Triton hash for their keys."""
 _FOR_GPU = ("CUDA_", "HIP_", "ROCR_")
-"""Beginnings of variables that count until a GPU is used."""
 _NOTICED = (*_FOR_GPU, "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ATEN_", "NPY_")
-"""Beginnings of variables that torch, or a library of its, reads when it is loaded."""
+"""Prefixes of variables that torch and its libraries read when they are loaded."""
 _READ_AT_USE = frozenset(
     {"ATEN_CPU_CAPABILITY", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR"}
 )
-"""Such variables that count at any time, or that nbcache watches itself."""
+"""Such variables that have an effect at any time, or that nbcache watches."""
 
 
 def compile_steps(session: Session, device: str) -> Steps:
-    """Yield what it takes to compile and store the sample for `device`, here."""
     yield from _imports(session)
     yield Slice(f"compile a sample for {device}", partial(compile_sample, session, device))
     session.cache.record("probe", sample_key(device), b"1", made=True)
@@ -102,11 +96,7 @@ def steps(
     user_has_torch: Callable[[], bool],
     traces: Callable[[], Traces | None],
 ) -> Steps:
-    """Yield what to do ahead, in order; an unending iterator, which goes on as cells have run.
-
-    `serving` tells whether torch's caches are ours to fill; `user_has_torch` whether a cell has imported
-    torch; `traces` returns the traces of this kernel, once there are any.
-    """
+    """Yield what to do ahead, in order, without an end."""
     imported_here = "torch" not in sys.modules
     variables = _variables()
     yield from _imports(session)
@@ -134,10 +124,9 @@ def steps(
 
 
 def before_fork() -> list[str]:
-    """Do what needs no thread and no code of a user's, in a process that is to be forked.
+    """Hash and read the sources of torch and Triton, in a process that is to be forked.
 
-    It hashes the sources of torch and Triton, and makes Dynamo read those of torch's layers. Returns the
-    files that were read: where one of them changes, the results are of no use.
+    Returns the files that were read: where one of them changes, the results are of no use.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -158,10 +147,7 @@ def before_fork() -> list[str]:
 
 
 def prefetch_keys(codecache: Any, context: Context, patches: Patches) -> None:
-    """Begin to hash the sources of torch and Triton, which are part of every torch key, in a torch thread.
-
-    Where torch has none for that, `steps` does it.
-    """
+    """Begin to hash the sources of torch and Triton in a torch thread; without one, `steps` does it."""
     from torch._dynamo.utils import get_chromium_event_logger
 
     get_chromium_event_logger()  # see `events.follow_spans`
@@ -198,7 +184,7 @@ def _imports(session: Session) -> Iterator[Slice | Pause]:
 
 
 def _read_layers(name: str) -> None:
-    """Make Dynamo read the source of these layers, which takes it up to 0.06 s each."""
+    """Make Dynamo read the source of these layers: up to 0.06 s each."""
     import torch
     from torch._dynamo.funcname_cache import get_funcname
 
@@ -207,7 +193,7 @@ def _read_layers(name: str) -> None:
 
 
 def _load_libraries() -> None:
-    """Load torch's shared libraries as its import will, but without the lock that an import holds."""
+    """Load torch's shared libraries as its import will, but without the import lock."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         spec = find_spec("torch")
         if spec is None or not spec.origin:
@@ -218,10 +204,7 @@ def _load_libraries() -> None:
 
 
 def _import(session: Session, name: str) -> None:
-    """Import a module if that works; the user's own import reports a failure.
-
-    But for torch: where its import has failed once, a second one may say something else.
-    """
+    """Import a module; the user's own import reports a failure, but may report another one for torch."""
     try:
         with gc_pause.paused():
             importlib.import_module(name)
@@ -230,16 +213,13 @@ def _import(session: Session, name: str) -> None:
             session.notice(f"importing torch ahead failed: {error!r}")
 
 
-# --- CUDA ---------------------------------------------------------------------------------------
-
-
 def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
-    """Return what to set up the compiler for; None where that is not known yet.
+    """Return the device of the sample; None where that is not known yet.
 
     Where there is a GPU, any compile makes a CUDA context, also one for the CPU. That takes memory there,
     the user may still choose the GPU by CUDA_VISIBLE_DEVICES, and children that are forked later cannot use
-    it. So it is not made on a mere guess, and CUDA is not even asked: a cell must have begun to use it, or
-    have imported torch, in a notebook that used it before or where no GPU is shown to it.
+    it. So a cell must have begun to use CUDA, or have imported torch, in a notebook that used CUDA before or
+    where no GPU is visible.
     """
     import torch
 
@@ -259,9 +239,6 @@ def _cuda_context() -> None:
 
     with contextlib.suppress(RuntimeError):  # hidden by CUDA_VISIBLE_DEVICES, or full
         torch.zeros(1, device="cuda")
-
-
-# --- environment variables ----------------------------------------------------------------------
 
 
 def _variables() -> dict[str, str]:
@@ -285,31 +262,23 @@ def _warn_of_late_variables(session: Session, before: dict[str, str], now: dict[
         )
 
 
-# --- templates of Triton kernels ----------------------------------------------------------------
-
 _WITH_TEMPLATES = ("torch._inductor.kernel.", "torch._inductor.fx_passes.")
-"""Beginnings of the names of the modules whose templates wait."""
 
 
 class _Template:
-    """A template that is compiled when anything of it is asked for."""
+    """A template of a Triton kernel that is compiled at its first use."""
 
     def __init__(self, compile: Callable[[], Any]) -> None:
-        self._compile = compile
-        self._lock = threading.Lock()
+        self._compiled = cache(compile)
 
     def __getattr__(self, name: str) -> Any:
-        with self._lock:
-            if "_compiled" not in vars(self):
-                self._compiled = self._compile()
-        return getattr(self._compiled, name)
+        return getattr(self._compiled(), name)
 
 
 def compile_when_rendered(common: ModuleType, context: Context, patches: Patches) -> None:
-    """Hook `KernelTemplate._template_from_string`, for the modules of torch that make templates on import.
+    """Delay the templates that torch makes on import: `KernelTemplate._template_from_string`.
 
-    Jinja takes 0.3 of the 1.4 s that Inductor's modules take to import (2 cores, torch 2.13.0), and most
-    graphs, and all on a CPU, render none of them.
+    Jinja takes 0.3 of the 1.4 s of Inductor's imports (2 cores, torch 2.13.0). A CPU's graphs render none.
     """
 
     def template_from_string(original: Any, source: str) -> Any:
@@ -321,7 +290,6 @@ def compile_when_rendered(common: ModuleType, context: Context, patches: Patches
 
 
 def _is_importing() -> bool:
-    """Return whether what runs is, innermost, the import of such a module."""
     frame = sys._getframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back  # type: ignore[assignment]

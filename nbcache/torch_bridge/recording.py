@@ -1,4 +1,4 @@
-"""Record each artifact as torch makes or hits it, and make present what torch is about to look up."""
+"""Record each artifact as torch makes or hits it, and serve profiles and torch's remote caches."""
 
 from __future__ import annotations
 
@@ -9,42 +9,39 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from nbcache.core.errors import FormatError
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import ArtifactSeen
+from nbcache.kernel.session import Session
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import stamp
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
+from nbcache.torch_bridge.patches import Patches
 
 T = TypeVar("T")
 
-_TOLD_BY = {
+_DISTINGUISHED_BY = {
     "inductor": ("provide_graphs",),
     "aot_autograd": ("provide_graphs",),
     "autotune": ("provide_autotune", "replace_backends"),
     "pgo": ("provide_profile", "replace_backends"),
 }
-"""By type of artifact, the parts that tell what torch has found from what it has made here."""
+"""Type of artifact → the parts that distinguish hits from what torch has made here."""
 
 loaded = threading.local()
 """The artifacts that torch loaded last from a cache on this thread; recording those is a hit.
 
-`content`: the very bytes of a graph, `local`: whether they came from its folder; `profile`: it is reading
-one; `tuning`: the key of a best configuration. `unverified`: what it read last from a Redis of its own.
+`content`: the bytes of a graph, `local`: whether they came from its folder; `profile`: True while it reads
+one; `tuning`: the key of a best configuration; `unverified`: what it read last from a Redis of its own.
 """
 
 
 def record(cache: ModuleType, context: Context, patches: Patches) -> None:
-    """Hand on every artifact: all pass through `CacheArtifactManager.record_artifact`.
+    """Record every artifact: all pass through `CacheArtifactManager.record_artifact`.
 
     A bundle that is loaded (`populate_caches`) does not say for which CPU it was made. While a part of
-    `_TOLD_BY` is lost, torch is taken to have found the artifacts of that type.
+    `_DISTINGUISHED_BY` is lost, all artifacts of that type count as hits.
     """
     session = context.session
     manager, factory = cache.CacheArtifactManager, cache.CacheArtifactFactory
@@ -56,7 +53,7 @@ def record(cache: ModuleType, context: Context, patches: Patches) -> None:
         return content is getattr(loaded, "content", None) or getattr(loaded, "profile", False)
 
     def was_made(artifact_type: str, key: str, content: Any) -> bool:
-        if any(map(context.is_lost, _TOLD_BY.get(artifact_type, ()))):
+        if any(map(context.is_lost, _DISTINGUISHED_BY.get(artifact_type, ()))):
             return False
         if artifact_type == "inductor" and kernels_are_replaced():
             return False
@@ -85,13 +82,13 @@ def record(cache: ModuleType, context: Context, patches: Patches) -> None:
 
 
 def count_and_record(session: Session, artifact: Artifact, *, made: bool) -> None:
-    """Count an artifact, which was just made or used, for its graph, and store it, or note its use."""
+    """Count an artifact, which was just made or used, for its graph, and record it."""
     session.emit(ArtifactSeen(**stamp(), type=artifact.type, size=len(artifact.content)))
     session.cache.record(artifact.type, artifact.key, artifact.content, made=made)
 
 
 def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]) -> T | None:
-    """Return what `use` makes of the newest artifact that is stored; None without one that it can use."""
+    """Return the result of `use` for the newest artifact that is stored; None where it cannot be used."""
     for artifact in session.find(type, key)[:1]:
         try:
             used = use(artifact)
@@ -105,7 +102,7 @@ def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]
 
 
 def kernels_are_replaced() -> bool:
-    """Return whether somebody has Triton run other code than it compiles, which no key of its tells."""
+    """Return whether Triton runs other code than it compiles, which none of its keys includes."""
     knobs = sys.modules.get("triton.knobs")
     if knobs is None:
         return False
@@ -121,18 +118,15 @@ def _is_unverified(artifact_type: str, content: Any) -> bool:
 
 
 def write_for_torch(session: Session, type: str, key: str, write: Callable[[], Any]) -> None:
-    """Write an artifact into torch's folder; where that fails, torch finds nothing there and compiles."""
+    """Write an artifact into torch's folder; where that fails, torch compiles."""
     try:
         write()
     except OSError as error:
         session.rejected(type, key, error)
 
 
-# --- the profile of dynamic shapes (PGO), which torch keeps under a job id of the user's -----------------
-
-
 def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None:
-    """Make the dynamic-shape profile present before `torch._dynamo.pgo` reads it, once a process."""
+    """Make the profile of dynamic shapes present before torch reads it, under a job id of the user."""
     session = context.session
 
     def make_present(key: str) -> None:
@@ -152,14 +146,12 @@ def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None
     patches.hook(pgo, "get_local_code_state", get_local_code_state)
 
 
-# --- torch's remote caches --------------------------------------------------------------------------
-
 _UNVERIFIED = ("RemoteAutotuneCache", "RemoteDynamoPGOCache")
-"""Caches of torch's own whose hits it records as if it had made them."""
+"""Remote caches of torch whose hits it records as if it had made them."""
 
 
 class _WhileSharing:
-    """Value of `backend_override_cls`, of which torch asks the class, whenever it makes a cache."""
+    """Value of `backend_override_cls`, which torch reads whenever it makes a cache."""
 
     def __init__(self, session: Session, ours: Any, theirs: Any) -> None:
         self._session = session
@@ -173,14 +165,11 @@ class _WhileSharing:
 def replace_backends(module: ModuleType, context: Context, patches: Patches) -> None:
     """Empty torch's remote caches while the session shares: `RedisRemoteCache.backend_override_cls`.
 
-    torch makes most of them for each use (`create_cache`); its own settings say which are in use. While
-    the session does not share, torch's own Redis serves them. Artifacts from there are noted, since they must
-    not be stored as if they had been made here.
+    While it does not share, torch's own Redis serves them. Artifacts from there are noted: they must not be
+    stored as if they had been made here.
     """
 
     class Backend(module.RemoteCacheBackend):  # type: ignore[name-defined]
-        """Has nothing, and keeps nothing."""
-
         def _get(self, *args: Any, **kwargs: Any) -> None:
             return None
 
@@ -201,7 +190,7 @@ def replace_backends(module: ModuleType, context: Context, patches: Patches) -> 
 
 
 def renew_autograd_cache(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Let AOTAutograd's cache make its remote cache for each use while sharing: torch keeps the first."""
+    """Make AOTAutograd's remote cache for each use while sharing: torch keeps the first."""
     session, make = context.session, module.AOTAutogradCache.get_remote_cache.__wrapped__
 
     def get_remote_cache(original: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Compiles between cells that the user does not notice: a sample, so that the first cell finds torch warm."""
+"""Compile a sample between cells, unnoticed by the user, so that the first cell finds torch warm."""
 
 from __future__ import annotations
 
@@ -10,33 +10,29 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from nbcache.artifacts.types import FAILED
 from nbcache.core.key import components, digest
 from nbcache.kernel.prewarming import Pause, Slice, Steps
+from nbcache.kernel.session import Session
 from nbcache.torch_bridge.environment import compiler_identity
 from nbcache.torch_bridge.events import NotStored, restoring_only
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-
 
 logger = logging.getLogger(__name__)
 
 _SAMPLE_VERSION = 1
 _ROOM_BYTES = 4 << 30
-"""Memory of the card that must be free for another process: a context of CUDA takes half a gigabyte."""
+"""Free memory of the card for another process to start: a CUDA context takes half a gigabyte."""
 _REST_SECONDS = 2.0
-"""Seconds without a cell before a process is started: not amid cells that are run in a row."""
+"""Seconds without a cell before a process starts: not amid cells that run in a row."""
 _END_SECONDS = 1.0
-"""Seconds that the end of a kernel waits for that process at most."""
 
 
 def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> Steps:
-    """Restore the sample; where it is not stored, or parts of it are gone, have it compiled elsewhere first.
+    """Restore the sample; where it is not stored, or incomplete, let another process compile it first.
 
-    Where that fails, or does not help, as under unusual settings, it is tried once with this compiler.
+    Where that fails, it is tried once with this compiler.
     """
     key, failed = sample_key(device), sample_key(device, failed_with=compiler_identity() or "none")
     for may_compile in (True, False):
@@ -56,7 +52,6 @@ def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> 
 
 
 def _restored_sample(session: Session, device: str, key: str) -> Generator[Slice | Pause, None, bool]:
-    """Restore the sample, and return whether it could be."""
     faults: list[Exception] = []
     restore = partial(_restore, session, device, faults)
     yield Slice("trace a sample", partial(restore, training=False, backend="eager"))
@@ -69,7 +64,7 @@ def _restored_sample(session: Session, device: str, key: str) -> Generator[Slice
 
 
 def sample_key(device: str, failed_with: str | None = None) -> str:
-    """Return the key of what says that the sample is stored, or that a compiler cannot compile it."""
+    """Return the key under which the sample counts as stored, or a compiler as unable to compile it."""
     parts = {"sample": str(_SAMPLE_VERSION), "device": device}
     if failed_with is not None:
         parts["failed with"] = failed_with
@@ -77,17 +72,12 @@ def sample_key(device: str, failed_with: str | None = None) -> str:
 
 
 def run_sample(session: Session, device: str) -> float | None:
-    """Return the result of the sample in inference, compiled from what is stored; None where it is not."""
     return _restore(session, device, [], training=False) if _is_as_usual() else None
 
 
 def _restore(
     session: Session, device: str, faults: list[Exception], *, training: bool, backend: str = "inductor"
 ) -> float | None:
-    """Compile the sample from what is stored, or not at all: after a fault nothing is tried.
-
-    Returns the result of inference; None without one.
-    """
     try:
         with restoring_only():
             return None if faults else compile_sample(session, device, training=training, backend=backend)
@@ -98,7 +88,7 @@ def _restore(
 
 
 def _choose_instruction_set() -> None:
-    """Make torch choose its vector instructions from stored answers, for later compiles."""
+    """Make torch choose its vector instructions for later compiles, if the answers are stored."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     with contextlib.suppress(NotStored), restoring_only():
@@ -108,10 +98,10 @@ def _choose_instruction_set() -> None:
 def compile_sample(
     session: Session, device: str, *, training: bool | None = None, backend: str = "inductor"
 ) -> float | None:
-    """Compile a small network of common layers; nothing of it shows in reports or in torch's own counts.
+    """Compile a small network of common layers, without a trace in reports or torch's counts.
 
     `training` is forward and backward, or inference where False; None is both. Returns the result of
-    inference; None where that was not asked for, or another thread compiles.
+    inference; None without one, or where another thread compiles.
     """
     import torch
     import torch._dynamo.config as dynamo_config
@@ -142,7 +132,7 @@ def compile_sample(
                 x = block(x)
             return x.softmax(-1).mean()
 
-    if not compile_lock.acquire(blocking=False):  # a thread of the user's compiles: that sets up as much
+    if not compile_lock.acquire(blocking=False):  # a compile in a thread of the user sets up as much
         return None
     result: float | None = None
     devices = [torch.cuda.current_device()] if device == "cuda" else []
@@ -168,7 +158,7 @@ def compile_sample(
 
 
 def _compile_elsewhere(session: Session, device: str) -> Generator[Pause, None, bool]:
-    """Let another process compile the sample, once it disturbs nobody; return whether it could."""
+    """Let another process compile the sample in idle time; return whether it could."""
     while session.idle_seconds() < _REST_SECONDS:
         yield Pause.SHORT
     environ = {**os.environ, **session.settings.to_env()}
@@ -186,31 +176,24 @@ def _compile_elsewhere(session: Session, device: str) -> Generator[Pause, None, 
 
 
 def _has_room() -> bool:
-    """Return whether another process can compile on the card without taking what the user's needs."""
     import torch
 
     free, _ = torch.cuda.mem_get_info()
     return bool(free >= _ROOM_BYTES)
 
 
-# --- nothing of it shows -----------------------------------------------------------------------------
-
 _READ = ("TORCH_COMPILE_DEBUG", "TORCH_LOGS", "TORCH_TRACE", "TORCHDYNAMO_VERBOSE")
-"""Variables with which somebody reads what torch writes."""
 
 
 def is_read() -> bool:
-    """Return whether somebody reads what torch writes while it compiles."""
+    """Return whether somebody reads torch's logs of a compile."""
     from torch._logging._internal import log_state as logs
 
     return bool(any(os.environ.get(name) for name in _READ) or logs.artifact_names or logs.log_qname_to_level)
 
 
 def _is_as_usual() -> bool:
-    """Return whether a compile would find what is stored, and nobody would see it.
-
-    Caches are on, and no mode, stance or log is.
-    """
+    """Return whether caches are on, and no mode, stance or log is."""
     import torch._dynamo.config
     import torch._functorch.config
     import torch._inductor.config
@@ -233,47 +216,39 @@ def _is_as_usual() -> bool:
 
 @contextlib.contextmanager
 def _unnoticed(session: Session) -> Iterator[None]:
-    """Compile without a trace in reports, bundles, profiles, compile ids and what torch counts."""
+    """Leave no trace of a compile in reports, bundles, profiles, compile ids and torch's counters."""
     import torch.compiler.config
     from torch._dynamo import convert_frame, pgo, utils
     from torch.compiler._cache import CacheArtifactManager
 
-    frames, compiles = convert_frame.FRAME_COUNTER, dict(convert_frame.FRAME_COMPILE_COUNTER)
-    metrics, reasons = list(utils._compilation_metrics), len(utils.graph_break_reasons)
-    counts = {
-        name: copy.deepcopy(getattr(utils, name))
-        for name in ("counters", "cumulative_time_spent_ns", "compilation_time_metrics", "curr_frame")
-    }
-    met = pgo._CODE_STATE
+    mappings: list[Any] = [utils.counters, utils.cumulative_time_spent_ns, utils.compilation_time_metrics]
+    mappings.append(convert_frame.FRAME_COMPILE_COUNTER)
+    lists: list[Any] = [utils._compilation_metrics, utils.graph_break_reasons]
+    places: list[Any] = [(utils, "curr_frame"), (convert_frame, "FRAME_COUNTER"), (pgo, "_CODE_STATE")]
+    items, entries = copy.deepcopy(mappings), [[*elements] for elements in lists]
+    values = [getattr(module, name) for module, name in places]
     with (
         session.unnoticed.on_this_thread(),
         _variable("TORCH_WARM_POOL", "0"),  # torch's compile workers would be started
         CacheArtifactManager.with_fresh_cache(),
         torch.compiler.config.patch(job_id=None),
     ):
-        pgo._CODE_STATE = defaultdict(pgo.CodeState)  # by what was met before, sizes would be dynamic
+        pgo._CODE_STATE = defaultdict(pgo.CodeState)  # else sizes may be dynamic
         try:
             yield
         finally:
-            pgo._CODE_STATE = met
-            convert_frame.FRAME_COUNTER = frames
-            convert_frame.FRAME_COMPILE_COUNTER.clear()
-            convert_frame.FRAME_COMPILE_COUNTER.update(compiles)
-            utils._compilation_metrics.clear()
-            utils._compilation_metrics.extend(metrics)
-            del utils.graph_break_reasons[reasons:]
-            for name, before in counts.items():
-                now = getattr(utils, name)
-                if isinstance(now, dict):
-                    now.clear()
-                    now.update(before)
-                else:
-                    setattr(utils, name, before)
+            for mapping, before in zip(mappings, items, strict=True):
+                mapping.clear()
+                mapping.update(before)
+            for sequence, before in zip(lists, entries, strict=True):
+                sequence.clear()
+                sequence.extend(before)
+            for (module, name), value in zip(places, values, strict=True):
+                setattr(module, name, value)
 
 
 @contextlib.contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for a while."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -256,18 +256,6 @@ def test_kernels_that_share_find_what_another_has_measured(
     assert told(notebook) == [[MEASURED, 0], [MEASURED, 0], [MEASURED, 3]]
 
 
-@pytest.mark.compile
-def test_unloading_leaves_torch_as_it_was(run_cells: RunCells) -> None:
-    hooks = """\
-import json
-from torch._inductor import codecache
-before = codecache.PersistentCache.lookup
-"""
-    cells = [hooks, LOAD, "during = codecache.PersistentCache.lookup", "%unload_ext nbcache"]
-    check = tell("[codecache.PersistentCache.lookup is before, before is during]")
-    assert told(run_cells([*cells, check])) == [True, False]
-
-
 # --- through the front door -----------------------------------------------------------------------
 
 INPUTS = """\

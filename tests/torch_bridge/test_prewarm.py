@@ -46,6 +46,13 @@ print([
 """
 
 
+def kernel_after(start_kernel: StartKernel, environ: dict[str, str], *cells: str) -> Kernel:
+    kernel = start_kernel(environ)
+    for cell in cells:
+        kernel.run(cell)
+    return kernel
+
+
 def graphs(kernel: Kernel) -> list[dict[str, object]]:
     return [graph for report in json.loads(kernel.run(REPORTS)) for graph in report["graphs"]]
 
@@ -57,9 +64,7 @@ def slices(kernel: Kernel) -> list[str]:
 def test_an_idle_kernel_sets_the_compiler_up_and_starts_no_process(
     prewarming: dict[str, str], start_kernel: StartKernel, cold: tuple[Path, nbformat.NotebookNode]
 ) -> None:
-    kernel = start_kernel(prewarming)
-    kernel.run(f"{COUNT}\n{LOG}")
-    kernel.run(LOAD)
+    kernel = kernel_after(start_kernel, prewarming, f"{COUNT}\n{LOG}", LOAD)
     kernel.idle()
 
     assert kernel.ask("'torch._inductor.compile_fx' in __import__('sys').modules")
@@ -88,53 +93,18 @@ def last_line(notebook: nbformat.NotebookNode) -> str:
     ).splitlines()[-1]
 
 
-def test_no_compiler_is_needed_where_every_kernel_is_restored(
-    prewarming: dict[str, str], start_kernel: StartKernel, tmp_path: Path
-) -> None:
-    """Not even for the choice of vector instructions, which hits do not ask for."""
-    (tmp_path / "empty").mkdir()
-    prewarming["PATH"] = str(tmp_path / "empty")
-    kernel = start_kernel(prewarming)
-    for cell in (COUNT, LOAD, SET_UP, DEFINE, CALL):
-        kernel.run(cell)
-
-    assert [graph["outcome"] for graph in graphs(kernel)] == ["hit"] * 4
-    assert kernel.run(STARTED) == "[]\n"
-
-
 def test_the_sample_leaves_no_trace_in_torch_or_in_random_numbers(
     prewarming: dict[str, str], start_kernel: StartKernel
 ) -> None:
     state = "import torch; torch.manual_seed(3)"
     told = []
     for prewarm in ("off", "on"):
-        kernel = start_kernel({**prewarming, "NBCACHE_PREWARM": prewarm})
-        kernel.run(state)
-        kernel.run(LOAD)
+        kernel = kernel_after(start_kernel, {**prewarming, "NBCACHE_PREWARM": prewarm}, state, LOAD)
         if prewarm == "on":
             kernel.idle()
             assert slices(kernel).count("restore a sample for cpu") == 2
         told.append((kernel.run("print(torch.rand(4))"), kernel.run(TORCH_KNOWS)))
     assert told[0] == told[1]
-
-
-@pytest.mark.proof
-def test_a_store_without_the_sample_gets_it_from_a_process_of_its_own(
-    with_headers: dict[str, str], start_kernel: StartKernel
-) -> None:
-    del with_headers["NBCACHE_PREWARM"]
-    kernel = start_kernel(with_headers)
-    kernel.run(COUNT)
-    kernel.run(LOAD)
-    kernel.idle()
-
-    assert kernel.run(STARTED).count("nbcache.torch_bridge") == 1
-    assert "restore a sample for cpu" in slices(kernel)
-    second = start_kernel(with_headers)
-    second.run(COUNT)
-    second.run(LOAD)
-    second.idle()
-    assert second.run(STARTED) == "[]\n"
 
 
 def test_an_incomplete_sample_is_compiled_again_by_a_process_of_its_own(
@@ -151,9 +121,7 @@ for key in list(store.keys("ref/")):
         store.delete(key)
 """
     run_python(forget, prewarming)
-    kernel = start_kernel(prewarming)
-    kernel.run(COUNT)
-    kernel.run(LOAD)
+    kernel = kernel_after(start_kernel, prewarming, COUNT, LOAD)
     kernel.idle()
 
     assert kernel.run(STARTED).count("nbcache.torch_bridge") == 1
@@ -169,9 +137,7 @@ def test_where_the_sample_cannot_be_compiled_that_is_tried_once(
     isolated["PATH"] = str(tmp_path / "bin")  # no compiler
     tried = []
     for _ in range(2):
-        kernel = start_kernel(isolated)
-        kernel.run(COUNT)
-        kernel.run(LOAD)
+        kernel = kernel_after(start_kernel, isolated, COUNT, LOAD)
         kernel.idle()
         kernel.run("%nbcache flush")
         tried.append(kernel.run(STARTED).count("nbcache.torch_bridge"))
@@ -200,8 +166,7 @@ def test_cells_that_run_and_await_are_left_alone_and_off_is_off(
 def test_a_variable_that_torch_has_read_already_is_warned_of(
     prewarming: dict[str, str], start_kernel: StartKernel
 ) -> None:
-    kernel = start_kernel(prewarming)
-    kernel.run(LOAD)
+    kernel = kernel_after(start_kernel, prewarming, LOAD)
     kernel.wait_until("'torch' in __import__('sys').modules")  # amid the imports
     kernel.run("import os; os.environ['OMP_NUM_THREADS'] = '1'; os.environ['CUDA_VISIBLE_DEVICES'] = '0'")
     kernel.wait_until(f"{SESSION}.notices")
@@ -241,8 +206,7 @@ def test_the_sample_is_compiled_only_between_cells_and_its_finished_graphs_stay(
         return {ref.key for ref in refs if ref.type == "inductor"}
 
     before = stored()
-    kernel = start_kernel(with_headers)
-    kernel.run(BACKGROUND + LOAD)
+    kernel = kernel_after(start_kernel, with_headers, BACKGROUND + LOAD)
     kernel.wait_until("background()")
     kernel.run(UNTIL_STOPPED)
     kernel.wait_until("background() - {'stopped'}")
@@ -257,8 +221,7 @@ def test_a_stopped_sample_compile_ends_with_its_killed_kernel(
     with_headers: dict[str, str], start_kernel: StartKernel
 ) -> None:
     del with_headers["NBCACHE_PREWARM"]
-    kernel = start_kernel(with_headers)
-    kernel.run(BACKGROUND + LOAD)
+    kernel = kernel_after(start_kernel, with_headers, BACKGROUND + LOAD)
     kernel.wait_until("background()")
     own = psutil.Process(kernel.ask("psutil.Process().pid"))
     kernel.begin("import time; time.sleep(600)")
@@ -272,9 +235,7 @@ def test_a_stopped_sample_compile_ends_with_its_killed_kernel(
 
 def test_unloading_ends_it(with_headers: dict[str, str], start_kernel: StartKernel) -> None:
     del with_headers["NBCACHE_PREWARM"]
-    kernel = start_kernel(with_headers)
-    kernel.run("import psutil")
-    kernel.run(LOAD)
+    kernel = kernel_after(start_kernel, with_headers, "import psutil", LOAD)
     kernel.wait_until("len(psutil.Process().children())")
     kernel.run("%unload_ext nbcache")
     assert kernel.run("print([child.status() for child in psutil.Process().children()])") == "[]\n"
@@ -284,8 +245,7 @@ def test_what_was_imported_before_torch_changes_no_key(
     prewarming: dict[str, str], start_kernel: StartKernel
 ) -> None:
     """Torch's keys hold the name of the first module that knows torch: here it would be `__mp_main__`."""
-    kernel = start_kernel({**prewarming, "NBCACHE_PREWARM": "off"})
-    kernel.run("import multiprocessing")
+    kernel = kernel_after(start_kernel, {**prewarming, "NBCACHE_PREWARM": "off"}, "import multiprocessing")
     for cell in (LOAD, SET_UP, DEFINE, CALL):
         kernel.run(cell)
     assert [graph["outcome"] for graph in graphs(kernel)] == ["hit"] * 4
@@ -315,8 +275,7 @@ threading.Thread(target=lambda: go.wait(), name="loader", daemon=True).start()
 def test_no_import_of_ours_runs_beside_a_thread_of_the_users(
     prewarming: dict[str, str], start_kernel: StartKernel
 ) -> None:
-    kernel = start_kernel(prewarming)
-    kernel.run(LOAD)
+    kernel = kernel_after(start_kernel, prewarming, LOAD)
     for begin in (THREAD, NAMED, POOL, ASYNCIO):
         kernel.run(begin)
         assert kernel.ask(f"{EXTENSION}._imported_elsewhere()")
@@ -341,9 +300,8 @@ sys.setprofile(None)
 print(ours)
 """
     # The function prints, and a live line has to know of what is printed.
-    kernel = start_kernel({**prewarming, "NBCACHE_PREWARM": "off", "NBCACHE_LIVE": "off"})
-    for cell in (LOAD, SET_UP, DEFINE, CALL, CALL):
-        kernel.run(cell)
+    environ = {**prewarming, "NBCACHE_PREWARM": "off", "NBCACHE_LIVE": "off"}
+    kernel = kernel_after(start_kernel, environ, LOAD, SET_UP, DEFINE, CALL, CALL)
     # Of a trace, a function stands for one of torch's that hands its arguments on as a list.
     assert kernel.run(profile).splitlines()[-1] == "{'load_graph.<locals>.forward'}"
     kernel.run("%nbcache config trace=off\ntorch._dynamo.reset()")

@@ -1,13 +1,10 @@
 """The times that max-autotune has measured, as artifacts: torch's benchmark file, entry by entry.
 
-torch keeps in one JSON file, `cache/<hash of device, Triton and CUDA>` in its cache folder, how long each
-candidate for a matrix multiplication took. It asks only while it compiles, so a hit needs none of it. But
-another graph with the same multiplication has all candidates compiled and run again where the file is gone:
-seconds to minutes. Mega-Cache leaves the file out.
-
-One artifact is the result of one benchmark: the times of the candidates that torch compared. Those of other
-candidates for the same multiplication are variants under the same key. torch decides whether times may be
-used: by the file's hash, the inputs, the precision, and the hash of each candidate.
+torch keeps the time of each candidate for a matrix multiplication in one JSON file of its cache folder. A hit
+needs none, but another graph with the same multiplication measures again where the file is gone: seconds to
+minutes. Mega-Cache leaves the file out. One artifact has the times of the candidates that torch compared; the
+times of others are variants under the same key. torch decides whether times may be used: by the file's hash,
+the inputs, the precision, and the hash of each candidate.
 """
 
 from __future__ import annotations
@@ -16,20 +13,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.canonical_json import Fields, corrupt, from_json, to_json
 from nbcache.core.errors import FormatError
 from nbcache.core.key import components, digest
 from nbcache.core.model import Artifact
 from nbcache.kernel.events import ArtifactSeen
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import stamp
+from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
-
-if TYPE_CHECKING:
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
 
 TYPE = "gemm_autotune"
 _MOST_BYTES = 4 << 20
@@ -37,12 +31,12 @@ _MOST_BYTES = 4 << 20
 
 
 def encode_times(times: Mapping[str, float]) -> bytes:
-    """Return as an artifact's content milliseconds by candidates' hashes; `inf` says that one cannot run."""
+    """Return the content of an artifact: hashes of candidates → ms; `inf` where one cannot run."""
     return to_json(TYPE, {"times": {name: None if ms == math.inf else ms for name, ms in times.items()}})
 
 
 def decode_times(content: bytes) -> dict[str, float]:
-    """Return the times that `encode_times` got; FormatError for any other bytes."""
+    """Return the times of `encode_times`; FormatError for any other bytes."""
     if len(content) > _MOST_BYTES:
         raise corrupt(f"a {TYPE} is longer than any")
     times = from_json(content, TYPE).object("times")
@@ -55,12 +49,11 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
 
     torch first asks without a `benchmark`, to learn whether it must compile candidates. Where the file lacks
     one of them, torch measures all, so that it compares times of one machine and moment. So stored times go
-    into the file only if they cover all candidates that torch asks for. Of two processes that write the file
-    at once one may lose, as with torch alone.
+    into the file only if they cover all candidates.
     """
     session = context.session
     counted: set[tuple[str | None, str]] = set()
-    """Compile ids and keys that this cell has counted: a graph asks for a key again and again."""
+    """Compile ids and keys that this cell has counted: a graph looks a key up repeatedly."""
     session.cell_ended.append(counted.clear)
     patches.undo(lambda: session.cell_ended.remove(counted.clear))
     precision_key: Callable[[], str] = (
@@ -70,14 +63,12 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
     )
 
     def stored(key: str) -> Iterator[Artifact]:
-        """Yield the artifacts under `key`, newest first; the shared level is asked only for more."""
-        for find in (session.cache.find, session.find_shared):
-            yield from find(TYPE, key)
+        yield from session.cache.find(TYPE, key)
+        yield from session.find_shared(TYPE, key)
 
     def make_present(
         cache: Any, choices: list[Any], op: str, inputs: str, hint: int | None
     ) -> tuple[str, dict[Any, str]] | None:
-        """Return the key, and the candidates' hashes; None where nothing is to be served or stored."""
         if not codecache.config.autotune_local_cache or not context.serving():
             return None
         inputs, precision = inputs if hint is None else f"{inputs}_{hint}", precision_key()
@@ -138,5 +129,5 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
 
 
 def _is_of_use(times: Mapping[str, float]) -> bool:
-    """Return whether torch can choose by these times: where no candidate could run, the reason may pass."""
+    """Return whether torch can choose by these times; not where no candidate could run, perhaps for now."""
     return all(ms >= 0 for ms in times.values()) and any(ms < math.inf for ms in times.values())

@@ -9,37 +9,30 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.model import Artifact, Level
 from nbcache.kernel.events import SpanEnded, SpanStarted
+from nbcache.kernel.session import Session
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import is_restoring_only, stamp
+from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.recording import loaded, write_for_torch
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
 
 _PROVIDED = "nbcache_graphs"
 """Folder in torch's cache folder for the keys of graphs that nbcache has put there."""
-
-
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
 _CALLS = re.compile(r"async_compile\.(\w+)")
 _OF_TRITON = frozenset({"triton", "wait"})
-"""Functions of `async_compile` that a graph's code calls for other kernels than C++."""
+"""Functions of `async_compile` that compile no C++."""
 
 
 def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) -> None:
-    """Write what the levels beyond hold for a key into torch's folder before torch looks there.
+    """Write stored graphs into torch's folder before torch looks there.
 
     Both the FX graph cache and the AOTAutograd cache ask `GuardedCache.iterate_over_candidates`. torch's
-    remote-cache interface serves one entry a key only, while torch keeps a variant for each set of guards,
-    and what it finds remotely it does not write to its folder. The shared level is asked where no nearer one
-    has a graph whose guards hold; then, where that has none either, whether another kernel is compiling it
-    just now.
+    remote-cache interface serves one entry a key, while torch keeps a variant for each set of guards. Where
+    no local graph has guards that hold, the shared level is asked, and then another kernel that compiles it.
 
     Where `provide_kernels` is off, torch itself would compile the C++ kernels of a foreign graph. Their
     source may need other vector instructions than torch chooses here, and keys leave these out. torch gets no
@@ -47,14 +40,32 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
     """
     session = context.session
 
+    def write(cls: Any, type: str, key: str, contents: Sequence[bytes], *, is_restored: bool = True) -> None:
+        """Write graphs into the folder of a torch class."""
+        if contents and type == "inductor":
+            write_for_torch(session, type, key, partial(_note_provided, codecache, key))
+        for content in contents:
+            write_for_torch(session, type, key, partial(cls._write_to_local_cache, key, content))
+        if contents and is_restored:
+            session.cache.mark_restored(type, key)
+
     def make_present(cls: Any, type: str, key: str) -> bool:
+        """Write the stored variants of a graph that torch's folder lacks; return whether others may come."""
         if not context.serving():
             return False
-        populate_graph(codecache, session, cls, type, key)
+        try:
+            names = os.listdir(cls._get_tmp_dir_for_key(key))
+        except OSError:
+            names = []
+        present = {name for name in names if not name.startswith(".")}
+        contents = [artifact.content for artifact in session.cache.find(type, key)]
+        if present:
+            contents = [content for content in contents if codecache.sha256_hash(content) not in present]
+        # torch may hit one that was there already.
+        write(cls, type, key, contents, is_restored=not present)
         return True
 
     def awaited(key: str, tried: set[bytes]) -> Sequence[Artifact]:
-        """Wait while another kernel compiles the graph, and return its artifacts."""
         session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
         try:
             return session.wait_for_other_kernel(key, tried)
@@ -64,13 +75,11 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
     def untried(
         cls: Any, type: str, key: str, tried: set[bytes], ask: Callable[[], Sequence[Artifact]]
     ) -> list[bytes]:
-        """Write what others have beyond what was tried into torch's folder, and return it."""
         contents = [artifact.content for artifact in ask() if artifact.content not in tried]
-        populate(codecache, session, cls, type, key, contents)
+        write(cls, type, key, contents)
         return contents
 
     def loads_here(type: str | None, key: str, candidate: Any, tried: set[bytes]) -> bool:
-        """Return whether torch may load the candidate while `provide_kernels` is off; a fault means no."""
         try:
             tried.add(candidate[1])
             is_own = candidate[2] and type == "inductor" and not is_foreign(codecache, session, key)
@@ -115,46 +124,14 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
     patches.hook(codecache.GuardedCache, "iterate_over_candidates", iterate_over_candidates)
 
 
-def populate_graph(codecache: ModuleType, session: Session, cache: Any, type: str, key: str) -> None:
-    """Write those variants of a graph into the folder of `cache`, a torch class, that it lacks."""
-    try:
-        names = os.listdir(cache._get_tmp_dir_for_key(key))
-    except OSError:
-        names = []
-    present = {name for name in names if not name.startswith(".")}
-    contents = [artifact.content for artifact in session.cache.find(type, key)]
-    absent = [content for content in contents if not present or codecache.sha256_hash(content) not in present]
-    # What torch has of it already may be what it hits.
-    populate(codecache, session, cache, type, key, absent, is_restored=not present)
-
-
-def populate(
-    codecache: ModuleType,
-    session: Session,
-    cache: Any,
-    type: str,
-    key: str,
-    contents: Sequence[bytes],
-    *,
-    is_restored: bool = True,
-) -> None:
-    """Write graphs that torch does not have into the folder of `cache`, a torch class."""
-    if contents and type == "inductor":
-        write_for_torch(session, type, key, partial(_note_provided, codecache, key))
-    for content in contents:
-        write_for_torch(session, type, key, partial(cache._write_to_local_cache, key, content))
-    if contents and is_restored:
-        session.cache.mark_restored(type, key)
-
-
 def is_foreign(codecache: ModuleType, session: Session, key: str) -> bool:
-    """Return whether nbcache has put a graph into torch's folder: this kernel, or an earlier one."""
+    """Return whether this kernel or an earlier one has put a graph into torch's folder."""
     level, _ = session.cache.origin_of("inductor", key)
     return level is not Level.L0 or _provided(codecache, key).exists()
 
 
 def _loads_no_cpp(type: str | None, entry: Any) -> bool:
-    """Return whether a graph loads no C++ kernel, or an entry of AOTAutograd's cache holds only keys."""
+    """Return whether a graph loads no C++ kernel, or an entry of AOTAutograd holds keys only."""
     if type == "inductor":
         source = str(getattr(entry, "source_code", "CodeCache"))
         return "CodeCache" not in source and {*_CALLS.findall(source)} <= _OF_TRITON
@@ -163,7 +140,6 @@ def _loads_no_cpp(type: str | None, entry: Any) -> bool:
 
 
 def being_loaded() -> bytes:
-    """Return the content of the graph that torch loads on this thread."""
     content: bytes = getattr(loaded, "content", b"")
     return content
 
