@@ -13,14 +13,10 @@ from nbcache.core.text import counted, duration
 from nbcache.explain.guards import dynamic_spares
 
 _WORTH_IT = 1.05
-"""The smallest speed-up that matters."""
 _CLEARLY = 0.75
-"""The share of pairs of calls in which the faster one is faster."""
 
 
 class Agreement(enum.StrEnum):
-    """The degrees to which compiled results agree with eager ones."""
-
     EQUAL = "equal"
     USUAL = "usual"
     """Within what torch.testing allows for the dtype."""
@@ -34,8 +30,6 @@ class Agreement(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The comparison of the first call's results, at the place where they agree least."""
-
     agreement: Agreement = Agreement.EQUAL
     place: str = ""
     """As Python writes it: `output['logits']`; empty where all are equal."""
@@ -45,7 +39,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of a call, measured repeatedly; at least once."""
+    """Seconds of a call, measured once or more."""
 
     seconds: tuple[float, ...]
 
@@ -55,14 +49,12 @@ class Timing:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The quartiles."""
         if len(self.seconds) == 1:
             return self.seconds[0], self.seconds[0]
         low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
         return low, high
 
     def to_json(self) -> dict[str, Any]:
-        """Return the timing as JSON values, by the names that docs/json.md documents."""
         low, high = self.spread
         ends = {"fastest": min(self.seconds), "slowest": max(self.seconds)}
         return {"median": self.median, "low": low, "high": high, **ends, "runs": len(self.seconds)}
@@ -70,12 +62,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A graph break."""
-
     reason: str
     """With the line at its end: `... (In[3]:4)`."""
     action: str
-    """The fix; a clause that begins with a verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +76,7 @@ class Recompile:
     settled: bool
     """True if that ended: while warming up, or before the third time."""
     guard: str
-    """The last guard that failed."""
     action: str
-    """The fix; a clause that begins with a verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +85,13 @@ class Resized:
 
     size: int
     seconds: float = 0.0
-    """Wall seconds of the call."""
     guards: tuple[str, ...] = ()
     """The guards that failed; empty where the call was not compiled again."""
     action: str = ""
-    """The fix for that."""
     refused: str = ""
-    """The error of the eager call, in one line."""
     failure: str = ""
-    """The error of the compiled call alone, in one line."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the call as JSON values, by the names that docs/json.md documents."""
         row = {name: value or None for name, value in asdict(self).items()}
         guards = {"recompiled": bool(self.guards), "guards": list(self.guards)}
         return {**row, "seconds": self.seconds, **guards}
@@ -126,7 +108,6 @@ class Diagnosis:
     compiled: Timing | None = None
     """None where the compiled call failed."""
     failure: str = ""
-    """The error of the compiled call, in one line."""
     compile_seconds: float = 0.0
     """Seconds that the first calls took beyond running, now."""
     saved_seconds: float = 0.0
@@ -143,7 +124,6 @@ class Diagnosis:
     peak_bytes: int | None = None
     """Bytes on the GPU that a call needs beyond those allocated before it; None without a GPU."""
     notes: tuple[str, ...] = ()
-    """Remarks on how this was measured, one sentence each."""
 
     @property
     def cold_seconds(self) -> float:
@@ -152,7 +132,6 @@ class Diagnosis:
 
     @property
     def speed_up(self) -> float | None:
-        """The eager seconds divided by the compiled ones; None where the compiled call failed."""
         return None if self.compiled is None else _ratio(self.eager, self.compiled)
 
     @property
@@ -163,7 +142,6 @@ class Diagnosis:
         return math.ceil(self.cold_seconds / (self.eager.median - self.compiled.median))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the diagnosis as JSON values, by the names that docs/json.md documents."""
         timing = self.compiled
         mode = {
             "mode": self.mode,
@@ -219,7 +197,7 @@ def counted_calls(calls: int) -> str:
 
 
 def recommendation(diagnosis: Diagnosis) -> str:
-    """Return the one thing to do; a clause that begins with a verb."""
+    """Return the next step: a clause that begins with a verb."""
     return "; ".join(_advice(diagnosis))
 
 

@@ -23,20 +23,17 @@ from nbcache.core.installed import is_installed
 
 _CONTAINERS: tuple[type, ...] = (list, deque, set, bytearray, OrderedDict, dict)
 _ITERABLES = (*_CONTAINERS, tuple, frozenset)
-"""The methods of the first of these bases are called, since a subclass may override them."""
+"""Bases whose methods are called, since a subclass may override them."""
 _ATOMS = (int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, type(None))
 _Places = Iterator[tuple[str, Any]]
 
 
 class State:
-    """The values of all tensors, arrays, containers, objects and names that are reached from `roots`.
-
-    Tensors are copied to the CPU. Containers and attributes are saved by reference.
-    """
+    """The values of all tensors, arrays, containers, objects and names that are reached from `roots`."""
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
         self.tensors: dict[str, Any] = {}
-        """Tensors by place, such as `model.0.weight`, without gradients."""
+        """Tensors by place, such as `model.0.weight`."""
         self.unsaved: dict[str, str] = {}
         """Types of the objects that cannot be restored, by place."""
         self._restorers: list[Callable[[], None]] = []
@@ -49,7 +46,7 @@ class State:
                 queue.extend(self._save(place, value))
 
     def restore(self) -> int:
-        """Restore all that has changed; return the number of values that cannot be restored."""
+        """Restore all values; return the number of failures."""
         failures = 0
         for restorer in self._restorers:
             try:
@@ -101,7 +98,6 @@ class State:
             yield from self._save_attributes(place, value)
 
     def _save_attributes(self, place: str, value: Any) -> _Places:
-        """Save the attributes of a module, an optimizer or an object of a user's class; yield them."""
         if not _has_state(value):
             return
         if hasattr(value, "__dict__"):
@@ -129,7 +125,7 @@ class State:
             self._add(setattr, tensor, "grad", gradient)
 
     def _save_function(self, place: str, function: types.FunctionType) -> _Places:
-        """Save the cells, the defaults and, of the user's functions, the globals that they name."""
+        """Save the cells and, of the user's functions, the globals that they name; yield the values."""
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # an empty cell
                 self._add(setattr, cell, "cell_contents", cell.cell_contents)
@@ -147,7 +143,6 @@ class State:
 
 
 def _copy_back(tensor: Any, copy: Any) -> None:
-    """Restore the values of a tensor from its copy."""
     import torch
 
     with contextlib.suppress(Exception):  # a dtype or layout that torch.equal does not support
@@ -158,14 +153,12 @@ def _copy_back(tensor: Any, copy: Any) -> None:
 
 
 def _contents(container: Any, base: Any) -> list[Any]:
-    """Return the elements of a container; keys and values of a dictionary by turns."""
     if issubclass(base, dict):
         return [*chain.from_iterable(base.items(container))]
     return [*base.__iter__(container)]
 
 
 def _fill(container: Any, base: Any, contents: list[Any]) -> None:
-    """Restore the contents of a container if other objects are in it."""
     now = _contents(container, base)
     if len(now) != len(contents) or any(one is not other for one, other in zip(now, contents, strict=True)):
         base.clear(container)
@@ -185,7 +178,7 @@ def _is_users_function(value: Any) -> bool:
 
 
 def _has_state(value: Any) -> bool:
-    """Return whether an object has a `state_dict`, as modules and optimizers do, or is of a user's class."""
+    """Return whether an object is a module, an optimizer or the like, or of a user's class."""
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return True
     name = type(value).__module__
@@ -227,7 +220,6 @@ def process_state() -> Iterator[None]:
 
 
 def seed_all(seed: int) -> None:
-    """Seed torch, Python and NumPy."""
     import torch
 
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would later seed a GPU that is not used yet

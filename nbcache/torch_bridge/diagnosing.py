@@ -1,4 +1,4 @@
-"""Runs a call eager and compiled, and measures: seconds, results, graph breaks, recompiles, memory.
+"""Run a call eager and compiled, and measure seconds, results, graph breaks, recompiles and memory.
 
 `torch._dynamo.explain` would find the graph breaks, but it resets everything that the user has compiled.
 """
@@ -13,11 +13,11 @@ import os
 import re
 import time
 import types
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Direction
@@ -26,20 +26,17 @@ from nbcache.core.text import counted, one_line
 from nbcache.explain.diagnosis import Agreement, Break, Comparison, Diagnosis, Recompile, Resized, Timing
 from nbcache.explain.guards import readable, recompile_action
 from nbcache.explain.why import break_action
+from nbcache.kernel.session import Session
 from nbcache.torch_bridge.call_state import State, process_state, seed_all
-from nbcache.torch_bridge.events import break_text, user_line, with_cells, words_of_break
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
+from nbcache.torch_bridge.events import graph_break, user_line, with_cells, words_of_break
 
 _WARM_UP = 2
 """Calls before those that are timed; CUDA graphs are recorded in the second."""
 _TURN_SECONDS = 0.1
-"""The least time of a turn, in which either eager or compiled calls are timed."""
 _MOST_SECONDS = 10.0
-"""No turn begins after so many seconds of timing."""
+"""No turn begins later."""
 _OFTEN = 3
-"""The number of recompiles that is no coincidence."""
+"""So many recompiles are no coincidence."""
 _LONGEST_ERROR, _LONGEST_GUARD, _LONGEST_MESSAGE = 320, 160, 200
 _SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
 _LEVELS = ((0.0, Agreement.EQUAL), (1.0, Agreement.USUAL), (100.0, Agreement.LARGER))
@@ -54,23 +51,19 @@ _PACKAGES = re.compile(r"\(/\S*/(?:site|dist)-packages/")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, with its function and arguments evaluated."""
-
     text: str
     """The expression, on one line."""
     name: str
-    """The function, as the expression has it."""
+    """The function in the expression."""
     function: Any
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, function: Any = None) -> Any:
-        """Call the function, or another one in its place."""
         __tracebackhide__ = True
         return (function or self.function)(*self.args, **self.kwargs)
 
     def run_eager(self) -> Any:
-        """Call the function without compiling anything, in the functions that it calls either."""
         import torch
 
         __tracebackhide__ = True
@@ -78,7 +71,6 @@ class Call:
             return self.run()
 
     def with_tensors(self, change: Callable[[Any], Any]) -> Call:
-        """Return the call with `change` applied to the tensors among its arguments."""
         import torch
         from torch.utils import _pytree
 
@@ -86,21 +78,19 @@ class Call:
         return replace(self, args=args, kwargs=kwargs)
 
     def tensors(self) -> list[Any]:
-        """Return the tensors among the arguments."""
         tensors: list[Any] = []
-        self.with_tensors(lambda tensor: tensors.append(tensor))
+        self.with_tensors(tensors.append)
         return tensors
 
 
 class _CompiledCallFailed(Exception):
-    """The compiled call raised the error that this one is from."""
+    """The compiled call has raised the error that is the cause of this one."""
 
 
 def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
-    """Run a call eager and compiled; eager and compiled calls are timed in `turns`.
+    """Run a call eager and compiled, by turns, and restore the state that it can change.
 
-    The state that the call can change is restored. What the call prints is not shown. Raises what the call
-    itself raises.
+    Output of the call is not shown. Raises what the call itself raises.
     """
     __tracebackhide__ = True
     import torch._dynamo.config
@@ -144,15 +134,12 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
 
 @dataclass
 class _Run:
-    """One diagnosis while it is made."""
-
     session: Session
     call: Call
     state: State
     diagnosis: Diagnosis
 
     def measure(self, turns: int) -> None:
-        """Measure the eager call, then the compiled one."""
         __tracebackhide__ = True
         eager, diagnosis = self._eager_parts(seed=0), self.diagnosis
         tensors = [*self.call.tensors(), *self.state.tensors.values()]
@@ -166,7 +153,6 @@ class _Run:
         gc.collect()  # compiled code goes now, not while the user's next cell runs
 
     def _measure_compiling(self, eager: dict[str, Any], turns: int) -> None:
-        """Measure the compiled call; `eager` has the eager results."""
         from torch._dynamo import utils
 
         diagnosis, first_break = self.diagnosis, len(utils.graph_break_reasons)
@@ -194,17 +180,15 @@ class _Run:
         diagnosis.saved_seconds = max(saved, 0.0)
 
     def _eager_parts(self, seed: int) -> dict[str, Any]:
-        """Run the call eager, from the state at the beginning; return the parts of its result."""
         __tracebackhide__ = True
         self.state.restore()
         seed_all(seed)
         return parts_of(self.call.run_eager(), self.state.tensors)
 
     def _compiled_call(self, **options: Any) -> Callable[..., Any]:
-        """Restore the state; return the call, compiled once it runs.
+        """Restore the state; return the call, which compiles when it runs.
 
-        Since torch 2.13 its versions are separate. An older torch shares those of functions that are called
-        at a graph break with the user's.
+        Before torch 2.13, it shares what is compiled of functions that are called at a graph break.
         """
         import torch
 
@@ -225,7 +209,7 @@ class _Run:
         return run
 
     def _timings(self, turns: int, *compiled: Callable[[], Any]) -> list[Timing]:
-        """Time eager and compiled calls by turns, so that both meet what else the machine does."""
+        """Time eager and compiled calls by turns, so that other load of the machine meets both."""
         import torch
         from torch.utils.benchmark import Timer
 
@@ -243,7 +227,7 @@ class _Run:
         return [Timing(tuple(row)) for row in seconds]
 
     def _confirm(self, comparison: Comparison, eager: dict[str, Any]) -> Comparison:
-        """Return the comparison if the eager call is reproducible, else one that allows for that."""
+        """Return the comparison, or a fairer one where eager calls do not reproduce their results."""
         import torch._inductor.config
 
         if compare(eager, self._eager_parts(seed=0)).agreement in _SUSPECT:
@@ -259,14 +243,11 @@ class _Run:
         return comparison
 
     def _breaks(self, graphs: Sequence[GraphRecord], reasons: Sequence[Any]) -> tuple[Break, ...]:
-        """Return the graph breaks of the first call: those of restored graphs, and torch's `reasons`."""
         session = self.session
         texts = {graph.graph_break_reason: None for graph in graphs if graph.graph_break_reason}
         for reason in reasons:
             if reason.graph_break:
-                words = words_of_break(reason.reason)
-                place = [(frame.filename, frame.lineno) for frame in (reason.user_stack or ())[-1:]]
-                texts[break_text(session, words, *place[0]) if place else words] = None
+                texts[graph_break(session, reason.reason, reason.user_stack)] = None
         if not graphs and not texts:  # torch leaves a function to Python, and gives a reason only here
             try:
                 self._compiled_call(backend="eager", fullgraph=True)()
@@ -277,7 +258,6 @@ class _Run:
         return tuple(Break(line, break_action(line)) for line in lines)
 
     def _try_sizes(self, run: Callable[..., Any], size: int) -> Iterator[Resized]:
-        """Call it with other sizes, eager and compiled; yield what happens."""
         # Twice as much comes first, as torch then compiles for any size. Torch treats 1 apart.
         for other in dict.fromkeys(n for n in (2 * size, size + 1, size // 2) if n > 1 and n != size):
             call = self.call.with_tensors(partial(_resize, size, other))
@@ -296,11 +276,8 @@ class _Run:
                 yield Resized(other, seconds, guards, action)
 
 
-# --- the call ---------------------------------------------------------------------------------------
-
-
 def original(value: Any) -> Any:
-    """Return the module or function that `value` was compiled from, else `value` itself."""
+    """Return the module or function that `value` was compiled from; else `value`."""
     from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
 
     if isinstance(value, OptimizedModule):
@@ -313,7 +290,7 @@ def original(value: Any) -> Any:
 
 
 def _with_own_code(function: Any) -> Any:
-    """Return a function with separate code: Dynamo keeps what it compiles with the code."""
+    """Return the function with a copy of its code, as Dynamo keeps its results with the code."""
     if isinstance(function, types.MethodType):
         return types.MethodType(_with_own_code(function.__func__), function.__self__)
     if isinstance(function, types.FunctionType) and not function.__module__.startswith("torch."):
@@ -333,18 +310,15 @@ def _with_own_code(function: Any) -> Any:
 
 
 def _without_graph(tensor: Any) -> Any:
-    """Return a tensor with the same values that no graph of autograd holds."""
     return tensor if tensor.is_leaf else tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _shared_size(call: Call) -> int | None:
-    """Return the size in the first dimension that most tensors among the arguments have."""
     sizes = [tensor.shape[0] for tensor in call.tensors() if tensor.ndim and tensor.shape[0]]
     return Counter(sizes).most_common(1)[0][0] if sizes else None
 
 
 def _resize(size: int, other: int, tensor: Any) -> Any:
-    """Return a tensor of `size` rows with `other` rows, repeated or cut off; any other as it is."""
     import torch
 
     if not tensor.ndim or tensor.shape[0] != size:
@@ -353,11 +327,8 @@ def _resize(size: int, other: int, tensor: Any) -> Any:
     return rows[:other].clone().requires_grad_(tensor.requires_grad)
 
 
-# --- results ----------------------------------------------------------------------------------------
-
-
 def parts_of(output: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the tensors and numbers of a result, and of the state left in `tensors`, by place.
+    """Return copies of the tensors and numbers in `output`, and of `tensors` and their gradients, by place.
 
     Parameters are left out: an optimizer that divides by tiny gradients makes much of small differences.
     """
@@ -391,7 +362,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def compare(eager: Mapping[str, Any], compiled: Mapping[str, Any]) -> Comparison:
-    """Return the comparison of two calls' parts, where they agree least."""
+    """Return the comparison at the place where two calls' parts agree least."""
     for place in {**eager, **compiled}:
         if not (place in eager and place in compiled):
             only = "eager" if place in eager else "compiled"
@@ -421,20 +392,15 @@ def _compare(place: str, eager: Any, compiled: Any) -> Comparison:
 
 
 def _figures(message: str) -> str:
-    """Return the figures of a failed assert_close, with three digits, in one line."""
     text = ", ".join(message.splitlines()[2:]) or message
     return one_line(_NUMBER.sub(lambda match: f"{float(match[0]):.3g}", text), _LONGEST_MESSAGE)
 
 
-# --- measurements -------------------------------------------------------------------------------------
-
-
 def _recompiles(graphs: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
-    """Yield the functions that were compiled again; the first `warm` graphs were made while warming up."""
-    functions: dict[str, list[int]] = {}
+    functions: defaultdict[str, list[int]] = defaultdict(list)
     for index, graph in enumerate(graphs):
         if graph.recompile_reason and graph.direction is not Direction.BACKWARD:
-            functions.setdefault(graph.function, []).append(index)
+            functions[graph.function].append(index)
     for function, indices in functions.items():
         last, settled = graphs[indices[-1]], indices[-1] < warm or len(indices) < _OFTEN
         action = recompile_action(last.recompile_reason or "")
@@ -442,15 +408,13 @@ def _recompiles(graphs: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]
 
 
 def _guard(graph: GraphRecord) -> str:
-    """Return the guard that failed and the line that it is of, without the compile that it belongs to."""
     lines = (graph.recompile_reason or "").strip().splitlines() or [""]
     guard, *comments = _COMMENT.split(_COMPILE_ID.sub("", readable(lines[0])))
     return one_line(f"{guard} ({comments[-1]})" if len(comments) > 1 else guard, _LONGEST_GUARD)
 
 
 def _time_call(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the wall seconds of a call, once the GPU has done its part; and its result."""
-    from torch.utils.benchmark.utils.timer import timer
+    from torch.utils.benchmark.utils.timer import timer  # it waits for the GPU
 
     began = timer()
     result = run()
@@ -458,7 +422,6 @@ def _time_call(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _peak(run: Callable[[], Any]) -> int | None:
-    """Return the bytes of GPU memory that a call allocates; None without a GPU."""
     import torch
 
     __tracebackhide__ = True
@@ -473,6 +436,5 @@ def _peak(run: Callable[[], Any]) -> int | None:
 
 
 def _short(error: BaseException) -> str:
-    """Return an error, or the error of a compiled call, in one line."""
     error = error.__cause__ or error
     return one_line(f"{type(error).__name__}: {error}".rstrip(": \n"), _LONGEST_ERROR)

@@ -1,4 +1,4 @@
-"""Follow what torch compiles: its own spans and cache answers, as tracking events."""
+"""Report torch's spans and cache answers as tracking events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.model import Outcome
 from nbcache.core.reports import RESUMED
@@ -27,64 +27,55 @@ from nbcache.kernel.events import (
     SpanEnded,
     SpanStarted,
 )
+from nbcache.kernel.session import Session
 from nbcache.torch_bridge import frames, gc_pause
-from nbcache.torch_bridge.patches import Intended
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
+from nbcache.torch_bridge.context import Context
+from nbcache.torch_bridge.patches import Intended, Patches
 
 _restraint = threading.local()
-"""`on`: what is not stored is not to be compiled or found out on this thread."""
-
+"""`on`: this thread compiles nothing that is not stored."""
 _AUTOGRAD = {
     "autograd_cache_hit": Outcome.HIT,
     "autograd_cache_miss": Outcome.MISS,
     "autograd_cache_bypass": Outcome.BYPASS,
 }
 _breaks = threading.local()
-"""`before`: how many graph breaks torch had noted when the compile on this thread began."""
+"""`before`: the number of graph breaks that torch had noted when the compile on this thread began."""
 _FOLLOWING = "following a compile"
 _FIRST_OF_TORCH = "torch._utils"
 _KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
-"""The place in a Triton kernel's source that has torch's name of it."""
 CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
-"""torch's name of each kernel that `max-autotune` compiles only to see how fast it is (2.11, 2.13)."""
+"""torch's name of each kernel that `max-autotune` compiles only to measure it (2.11, 2.13)."""
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(__file__) + os.sep
 _WRAPPERS = os.path.join("torch", "_dynamo", "external_utils.py")
 _FUNCTIONS = (FunctionType, MethodType)
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
 _TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
-"""A line of a node's stack trace."""
 _USERS_TRACE = "User stack trace"
 _GUARD_OF = re.compile(r"\W*\d+/\d+: ")
-"""The beginning of a guard that failed: the compile that made it."""
 _BUILTIN = re.compile(r"does not know how to trace builtin operator `(\w+)`")
 _LIMIT = re.compile(r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)")
-"""torch's error where a function was compiled too often."""
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
 _BACKWARD = "entire_backward_compile"
-"""That of a backward, which is compiled when it is first run: on a GPU in a thread of autograd's."""
+"""The span of a backward that compiles when it first runs: on a GPU in a thread of autograd."""
 _TUNING = frozenset(
     f"CachingAutotuner.{way}"
     for way in ("benchmark_all_configs", "combo_sequential_autotune", "coordinate_descent_tuning")
 )
 """Spans in which configurations of a Triton kernel are benchmarked."""
 _PASSES = "pass."
-"""Spans of single graph passes: some forty a graph, and none has a phase of its own."""
+"""Spans of graph passes: some forty a graph, without a phase."""
 
 
 class NotStored(Intended):
-    """Something is not stored, and there is no time to compile it."""
+    """An artifact is not stored, and must not be compiled now."""
 
 
 @contextlib.contextmanager
 def restoring_only() -> Iterator[None]:
-    """Make this thread raise NotStored where it would compile or find out what is not stored."""
+    """Make this thread raise NotStored where it would compile."""
     _restraint.on = True
     try:
         yield
@@ -93,18 +84,15 @@ def restoring_only() -> Iterator[None]:
 
 
 def is_restoring_only() -> bool:
-    """Return whether this thread is within `restoring_only`."""
     return getattr(_restraint, "on", False)
 
 
 def must_be_stored(what: str) -> None:
-    """Raise NotStored within `restoring_only`: `what` is not."""
     if is_restoring_only():
         raise NotStored(what)
 
 
 def stamp() -> dict[str, Any]:
-    """Return when and where an event happens: its time, thread and compile id."""
     from torch._guards import CompileContext
 
     compile_id = CompileContext.current_compile_id()
@@ -116,12 +104,12 @@ def stamp() -> dict[str, Any]:
 
 
 def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
-    """Follow torch's phases and cache answers: `ChromiumEventLogger` gets all of them."""
+    """Follow torch's phases and cache answers, all of which `ChromiumEventLogger` gets."""
     import torch
 
     session = context.session
-    # torch makes its logger at the first event, without a lock. A thread that hashes sources meanwhile would
-    # replace it while a compile uses it, and what the compile has noted there would be lost.
+    # torch makes its logger at the first event, without a lock: a thread that hashes sources meanwhile would
+    # replace the logger that a compile uses, with the compile's notes.
     utils.get_chromium_event_logger()
     heap = gc_pause.HeapAside()
     session.cell_ended.append(heap.reset)  # an interrupt may have torn a span
@@ -189,10 +177,10 @@ def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -
 
 
 def _name_being_compiled() -> str:
-    """Return what people call the function that Dynamo has begun to compile.
+    """Return the name of the function that Dynamo has begun to compile.
 
-    torch calls its own modules, as `nn.Sequential`, and the results of its decorators by one function that
-    all of them share: `inner(*args)`, which calls `fn`.
+    torch calls its own modules, as `nn.Sequential`, and the results of its decorators by one function,
+    `inner(*args)`, which calls `fn`.
     """
     code = frames.read(frames.CODE)
     if code is None or not (code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS)):
@@ -205,10 +193,7 @@ def _name_being_compiled() -> str:
 
 
 def _function_name(code: CodeType | None) -> str:
-    """Return what people call a function: `Network.forward`, `train_step`, `train_step (resumed)`.
-
-    After a graph break Dynamo goes on in a function that it has made, `torch_dynamo_resume_in_f_at_12`.
-    """
+    """Return a name such as `Network.forward`, or `train_step (resumed)` after a graph break."""
     if code is None:
         return ""
     if match := _RESUMED.fullmatch(code.co_name):
@@ -246,13 +231,13 @@ def _frame(
         recompile_reason=recompiled,
         versions=versions if recompiled else 0,
         recompile_limit=limit if recompiled else 0,
-        graph_break_reason=last and _graph_break(session, last.reason, getattr(last, "user_stack", None)),
+        graph_break_reason=last and graph_break(session, last.reason, getattr(last, "user_stack", None)),
         failure=failure,
     )
 
 
 def _guards(text: str | None) -> str | None:
-    """Return the guards that failed, one a line, without the stack traces that torch adds (since 2.13)."""
+    """Return the guards that failed, one a line, without stack traces (since 2.13)."""
     if not text:
         return text
     guards, within = [], False
@@ -264,10 +249,7 @@ def _guards(text: str | None) -> str | None:
 
 
 def _warn_of_limit(session: Session, function: str, versions: int, limit: int) -> None:
-    """Say so where a function is compiled once more at most, and where it was compiled too often.
-
-    `versions` is how many there are of it; 0 where it was not compiled again.
-    """
+    """Warn where a function has nearly as many `versions` as torch allows, and where it has too many."""
     error = sys.exc_info()[1]
     reached = _LIMIT.search(str(error)) if type(error).__module__ == "torch._dynamo.exc" else None
     eagerly = "calls that fit none of these run eagerly; %nbcache why says what differs"
@@ -279,18 +261,17 @@ def _warn_of_limit(session: Session, function: str, versions: int, limit: int) -
 
 
 def _tell_what_is_left(session: Session, function: str, file: str) -> None:
-    """Say so where torch leaves a whole function to Python, as for a graph break within a loop."""
+    """Warn where torch leaves a whole function to Python, as for a graph break within a loop."""
     error = sys.exc_info()[1]
     if type(error).__name__ != "Unsupported" or getattr(error, "skip_frame", None) is not True:
         return
     if frames.read(frames.ONE_GRAPH) or _is_torchs(file):
         return
-    words = _graph_break(session, getattr(error, "msg", error), getattr(error, "real_stack", None))
+    words = graph_break(session, getattr(error, "msg", error), getattr(error, "real_stack", None))
     session.notice(f"{function} is left to Python, nothing of it is compiled: {words}; {break_action(words)}")
 
 
 def _failure(metadata: Mapping[str, Any]) -> str | None:
-    """Return why a frame could not be compiled, in one line; None where it could."""
     error = None if metadata.get("has_guarded_code") else sys.exc_info()[1]  # torch notes no interrupt
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
@@ -298,12 +279,12 @@ def _failure(metadata: Mapping[str, Any]) -> str | None:
 
 
 def with_cells(session: Session, text: str | None) -> str | None:
-    """Return `text` with cells named as people do, `In[3]`: torch names their files, often cut short."""
+    """Return `text` with names of cells, `In[3]`, in place of their files, which torch often cuts short."""
     return text and _CELL_FILE.sub(lambda match: _place(session, match[0]), text)
 
 
 def user_line(session: Session, trace: str) -> str:
-    """Return the innermost line of a node's stack trace that is not torch's own, `In[4]:7`; else nothing."""
+    """Return the innermost line of a stack trace that is not torch's, `In[4]:7`, or nothing."""
     for file, line in reversed(_TRACED.findall(trace)):
         if not _is_torchs(file):
             return f"{_place(session, file).rpartition(os.sep)[2]}:{line}"
@@ -319,25 +300,22 @@ def _place(session: Session, file: str) -> str:
     return cell.label if cell else file
 
 
-def _graph_break(session: Session, reason: Any, stack: Any) -> str:
-    """Return why there is a graph break, and where, if torch says so."""
+def graph_break(session: Session, reason: Any, stack: Any) -> str:
     words = words_of_break(reason)
     return break_text(session, words, stack[-1].filename, stack[-1].lineno) if stack else words
 
 
 def last_break(utils: ModuleType, begin: int = 0) -> Any:
-    """Return the last graph break that torch has noted, of those from the one numbered `begin` on."""
+    """Return the last graph break that torch has noted, from number `begin` on."""
     reasons = reversed(utils.graph_break_reasons[begin:])
     return next((reason for reason in reasons if getattr(reason, "graph_break", True)), None)
 
 
 def break_text(session: Session, words: str, file: str, line: int) -> str:
-    """Return why there is a graph break, and where."""
     return f"{words} ({_place(session, file)}:{line})"
 
 
 def words_of_break(reason: object) -> str:
-    """Return why there is a graph break, by what torch says of it in many lines."""
     lines = [line.strip() for line in str(reason).splitlines()]
     texts = (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:"))
     explanation = next(texts, "")
@@ -362,7 +340,7 @@ def settle_import_order(torch: Any) -> list[str]:
     torch's keys are then the same whatever was imported before torch (2.13). A key is a hash of pickled
     bytes. pickle names `torch.contiguous_format`, which every tensor's metadata holds, after the first module
     that knows it: `torch._utils` if torch was imported first. `multiprocessing`, imported before torch, adds
-    `__mp_main__`, the notebook's own namespace. So does a module that compiles while it is imported.
+    `__mp_main__`, the notebook's namespace.
     """
     before = []
     for name, module in list(sys.modules.items()):
@@ -372,7 +350,7 @@ def settle_import_order(torch: Any) -> list[str]:
         if name not in ("__main__", "torch") and getattr(module, "__dict__", {}).get("torch") is torch:
             before.append(name)
     for name in before:
-        # The lock of this module, which whoever imports it in between waits for, and then looks again.
+        # Another thread that imports this module waits for its lock, and then looks again.
         with importlib._bootstrap._ModuleLockManager(name):  # type: ignore[attr-defined]
             if name in sys.modules:
                 module = sys.modules[name]
@@ -383,18 +361,15 @@ def settle_import_order(torch: Any) -> list[str]:
     return before
 
 
-# --- Triton kernels ----------------------------------------------------------------------------------
-
-
 def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches) -> None:
-    """Count Triton kernels as graphs load them: `AsyncCompile.triton`. (Never run on a GPU yet.)"""
+    """Count Triton kernels as graphs load them: `AsyncCompile.triton`."""
     from torch._guards import CompileContext
 
     session = context.session
 
     def loaded(kernel_name: str, source_code: str) -> None:
         match = _KERNEL_NAME.search(source_code)
-        name = kernel_name if match is None else match[1]  # of a user's kernel the function's name is another
+        name = kernel_name if match is None else match[1]  # a user's function has another name
         if name == CANDIDATE:
             return
         session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))

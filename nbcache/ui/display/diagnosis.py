@@ -29,7 +29,6 @@ _RESULTS = {
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> Rendered:
-    """Return the table of eager and compiled calls, the findings, and the recommendation."""
     measurements = len((diagnosis.compiled or diagnosis.eager).seconds)
     parts = [one_line(diagnosis.expression, 60), diagnosis.device, counted(measurements, "measurement")]
     blocks: list[doc.Block] = [doc.Title("nbcache diagnose", parts), _table(diagnosis), *_findings(diagnosis)]
