@@ -19,7 +19,6 @@ from nbcache.parts import make_bridge
 from nbcache.stores.directory import DirectoryStore
 
 _POLITE = 19
-"""How much this process gives way (`nice`)."""
 _FLUSH_SECONDS = 60.0
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 

@@ -1,8 +1,8 @@
-"""torch's cache settings, by the names of its caching guide: their values and origins, and switches for them.
+"""torch's cache settings, by the names of its caching guide: values, origins and switches.
 
 Environment variables decide when torch is imported; afterwards its attributes do. If a variable was set at
-the import, torch silently ignores assignments to the attribute, but for the remote caches. An assignment
-counts where cells run; on 2.13 a thread that a cell starts does not see it.
+the import, torch silently ignores assignments to the attribute, but for the remote caches. On 2.13 a thread
+that a cell starts does not see an assignment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from nbcache.core.errors import ConfigError, UnsupportedTorch
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 ORIGIN = "%nbcache config"
-"""The origin of what was switched through nbcache."""
 _VALUES = {
     **dict.fromkeys(("1", "on", "true", "yes"), True),
     **dict.fromkeys(("0", "off", "false", "no"), False),
@@ -31,17 +30,15 @@ class _Setting:
     name: str
     """The environment variable that sets it."""
     place: str
-    """The attribute that holds it, with its module."""
     help: str
     default: bool | None = None
-    """None for the remote caches: torch decides, and they are off outside of its makers' machines."""
+    """None for the remote caches: torch decides."""
     other: str = ""
     """A further variable, which torch reads without the first one."""
     means: str = ""
-    """The consequence for graphs of another value than the default; empty where nothing is off then."""
+    """The consequence of another value than the default, if that turns a cache off."""
 
     def variable(self) -> tuple[str, str] | None:
-        """Return the variable that torch reads, and its text; None if the environment has none."""
         names = (name for name in (self.name, self.other) if name in os.environ)
         return next(((name, os.environ[name]) for name in names), None)
 
@@ -54,14 +51,13 @@ class _Setting:
         return None if self.default is None else bool(variable[1])
 
     def value(self) -> bool | None:
-        """Return the value that is in force, without importing anything of torch."""
+        """Return the value that is in force, without importing torch."""
         name, _, attribute = self.place.rpartition(".")
         module = sys.modules.get(name)
         value = self.read() if module is None else getattr(module, attribute, self.default)
         return None if value is None else bool(value)
 
     def is_off(self) -> bool:
-        """Return whether the value keeps a cache from working."""
         return bool(self.means) and self.value() is not self.default
 
 
@@ -108,15 +104,12 @@ _SETTINGS = {
     for setting in (_FX, _AUTOGRAD, _FX_REMOTE, _AUTOGRAD_REMOTE, _AUTOTUNE_REMOTE, _DISABLE)
 }
 NAMES = (*_SETTINGS, FOLDER)
-"""Every setting's name: that of its environment variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchedOff:
-    """A setting that turns a torch cache off."""
-
     setting: str
-    """As one would write it: `torch._inductor.config.fx_graph_cache = False`, `TORCHINDUCTOR_…=0`."""
+    """As in code or a shell: `torch._inductor.config.fx_graph_cache = False`, `TORCHINDUCTOR_…=0`."""
     means: str
     remedy: str
     hits: bool
@@ -124,10 +117,7 @@ class SwitchedOff:
 
 
 def switched_off(switched: Collection[str] = ()) -> Iterator[SwitchedOff]:
-    """Yield the settings that keep torch's caches from working now, without importing anything of torch.
-
-    `switched` are the names of those that were switched through nbcache.
-    """
+    """Yield the settings that turn torch's caches off; `switched` are the names that nbcache changed."""
     for setting in filter(_Setting.is_off, _SETTINGS.values()):
         hits, means = setting is _AUTOGRAD, setting.means
         if setting is _FX and _FX_REMOTE.value():
@@ -142,15 +132,12 @@ def switched_off(switched: Collection[str] = ()) -> Iterator[SwitchedOff]:
 
 @dataclass(frozen=True, slots=True)
 class CacheSetting:
-    """The present state of a cache setting in torch."""
-
     name: str
     value: str
     origin: str
-    """The source of the value, in words."""
     help: str
     note: str = ""
-    """The reason why the value has another effect than it seems; empty without one."""
+    """The reason why the value has another effect than it seems."""
 
 
 class CacheSettings:
@@ -158,24 +145,22 @@ class CacheSettings:
 
     def __init__(self) -> None:
         self._switched: dict[str, tuple[bool | None, bool | None]] = {}
-        """By name, the value that `switch` assigned, and the one before the first switch."""
+        """Name → the value that `switch` assigned, and the one before the first switch."""
         self._forced: list[tuple[Any, Any]] = []
-        """Entries of torch's that have a value forced on them, each with the one before."""
+        """Entries of torch's configuration with forced values, and their values from before."""
 
     @property
     def switched(self) -> list[str]:
-        """The names of those that `switch` has switched, and nobody else since."""
         return [name for name, (value, _) in self._switched.items() if _SETTINGS[name].value() is value]
 
     def rows(self) -> list[CacheSetting]:
-        """Return the settings, without importing anything of torch."""
         return [
             CacheSetting(name, _WORDS[it.value()], self._origin(it), it.help, "; ".join(self._notes(it)))
             for name, it in _SETTINGS.items()
         ]
 
     def why_disabled(self) -> str | None:
-        """Return why torch asks no cache for a graph, by the setting; None where none is the reason."""
+        """Return the setting because of which torch asks no cache for a graph, in words."""
         for setting in (_DISABLE, _FX):
             if setting.is_off():
                 origin = self._origin(setting).removesuffix(f", {setting.name}")
@@ -219,7 +204,7 @@ class CacheSettings:
                 raise UnsupportedTorch(f"torch ignores {name}=False")
 
     def restore(self) -> None:
-        """Switch back what was switched, unless somebody else has switched it since."""
+        """Switch all settings back, unless another value was assigned since."""
         for name in self.switched:
             module, _, attribute = _SETTINGS[name].place.rpartition(".")
             setattr(sys.modules[module], attribute, self._switched[name][1])

@@ -1,4 +1,4 @@
-"""torch.compile's arguments: which values torch knows, and how a target is compiled with them."""
+"""torch.compile's arguments: the values that torch knows, and compiling a target with them."""
 
 from __future__ import annotations
 
@@ -11,43 +11,38 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 _compiled: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
-"""Targets of `compile_target` → a weak reference to what a module calls since then, and the arguments.
+"""Targets of `compile_target` → the compiled call of a module, and the arguments.
 
-Weak, since that refers to the module: it would keep the module, and its parameters, for good.
+The reference to the call is weak, since the call keeps the module and its parameters alive.
 """
 
 
 def known_modes() -> Sequence[str]:
-    """Return the names that `mode` takes."""
     import torch._inductor
 
     return ["default", *(mode for mode in torch._inductor.list_mode_options() if mode != "default")]
 
 
 def known_options() -> Sequence[str]:
-    """Return the names that `options` takes, some 600."""
     import torch._inductor
 
     return list(torch._inductor.list_options())
 
 
 def known_backends() -> Sequence[str]:
-    """Return the names that `backend` takes."""
     import torch._dynamo
 
     return list(torch._dynamo.list_backends(exclude_tags=()))
 
 
 def compile_target(value: Any, arguments: Mapping[str, Any]) -> Any:
-    """Return `value` compiled with torch.compile's `arguments`.
+    """Return `value` compiled with torch.compile's `arguments`; unchanged if it is already.
 
-    A module is compiled in place, so that its type and the keys of its `state_dict` stay. What was
-    compiled with these arguments already is returned as it is, so that running a cell again
-    recompiles nothing.
+    A module is compiled in place, so that its type and the keys of its `state_dict` stay.
     """
     import torch
 
-    with contextlib.suppress(TypeError):  # what cannot be referred to weakly is compiled each time
+    with contextlib.suppress(TypeError):  # without weak references it is compiled each time
         if _compiled.get(value) == (_call(value), dict(arguments)):
             return value
     if isinstance(value, torch.nn.Module):
@@ -66,11 +61,10 @@ def _call(value: Any) -> weakref.ref[Any] | None:
 
 
 def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
-    """Compile `module` as `Module.compile` does, and also where that compiles nothing.
+    """Compile `module` as `Module.compile` does, and also a module with a `forward` of torch's.
 
-    Dynamo skips torch's own files, and with them a `Sequential` whose `forward` nobody has overridden:
-    `torch.compile(module)` gives such a module a frame of its own to compile, `Module.compile` does not
-    (2.13). Dynamo inlines that frame, so that a call costs no more.
+    Dynamo skips torch's own files: `torch.compile(module)` adds a frame to compile, `Module.compile` does not
+    (2.13).
     """
     import torch
 
@@ -114,7 +108,7 @@ def default_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
 
 
 def default_device(device: str | None) -> AbstractContextManager[Any]:
-    """Make `device` what tensors are created on, as `torch.set_default_device` does."""
+    """Create tensors on `device`, as `torch.set_default_device` does."""
     if device is None:
         return contextlib.nullcontext()
     import torch

@@ -1,7 +1,6 @@
-"""The contents of a graph: its guards and the code that torch has generated, both looked up on demand.
+"""The guards of a graph, and the code that torch has generated for it, looked up on demand.
 
-While a graph compiles, only the path of its code is noted. torch's own list of the
-code that it has seen leads to guards. It holds weak references: nothing here keeps a user's object alive.
+Guards are found by torch's list of the code that it has seen, which keeps no object of a user alive.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.errors import NbcacheError
 from nbcache.core.files import read
@@ -19,13 +18,10 @@ from nbcache.core.log import logger
 from nbcache.core.reports import GraphContents, GraphRecord
 from nbcache.explain.guards import readable
 from nbcache.kernel.events import CodeLoaded
+from nbcache.kernel.session import Session
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import stamp, with_cells
-
-if TYPE_CHECKING:
-    from nbcache.kernel.session import Session
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
+from nbcache.torch_bridge.patches import Patches
 
 _FOLLOWING = "following a compile"
 _MAX_CODE_BYTES = 16 << 20
@@ -37,7 +33,7 @@ _LOST = "its file is not in torch's folder any more, which is scratch"
 
 
 def follow_code(codecache: ModuleType, context: Context, patches: Patches) -> None:
-    """Note where the code of each graph is, as torch loads it: `PyCodeCache.load_by_key_path`."""
+    """Note the path of each graph's code: `PyCodeCache.load_by_key_path`."""
     session = context.session
 
     def loaded(path: str) -> None:
@@ -52,14 +48,12 @@ def follow_code(codecache: ModuleType, context: Context, patches: Patches) -> No
 
 
 def contents_of(graph: GraphRecord, session: Session) -> GraphContents:
-    """Return the guards and the code of a graph, as far as they are there now."""
     guards, no_guards = _guards_of(graph.compile_id, session)
     code, no_code = _code_at(graph.code_path)
     return GraphContents(guards, no_guards, code, no_code)
 
 
 def _guards_of(compile_id: str, session: Session) -> tuple[tuple[str, ...], str]:
-    """Return the guards of a compile, or the reason why it has none."""
     try:
         for entry in _entries():
             if str(entry.compile_id) == compile_id:
@@ -72,7 +66,6 @@ def _guards_of(compile_id: str, session: Session) -> tuple[tuple[str, ...], str]
 
 
 def _entries() -> Iterator[Any]:
-    """Yield what torch holds of each function that it has compiled: an entry for each version."""
     convert_frame = sys.modules.get("torch._dynamo.convert_frame")
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     if convert_frame is None or eval_frame is None:
@@ -83,12 +76,11 @@ def _entries() -> Iterator[Any]:
 
 
 def _rank(guard: str) -> int:
-    """Return where a guard stands: first what it asks of arguments, last what almost always holds."""
+    """Return the place of a guard: first those on arguments, last those that almost always hold."""
     return 2 if guard.startswith("hasattr(") else 0 if "L[" in guard else 1
 
 
 def _code_at(path: str) -> tuple[str, str]:
-    """Return the code at a path, or the reason why it has none."""
     if not path:
         return "", _ELSEWHERE
     try:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The session, and what may be done with torch's folder now."""
-
     session: Session
     serving: Callable[[], bool]
     """Return whether torch looks where nbcache puts what it restores, and may find it there."""

@@ -1,4 +1,4 @@
-"""The environment that compiled code is bound to on this machine, in this process."""
+"""The environment of this process, to which compiled code is bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR, torch_version
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _FEATURE_LINES = ("flags", "Features", "features", "isa")
-"""Labels by which /proc/cpuinfo lists instruction sets: x86, arm64, s390x, RISC-V."""
+"""Labels of instruction sets in /proc/cpuinfo: x86, arm64, s390x, RISC-V."""
 _INSTRUCTIONS = re.compile(
     r"""(?x) 3dnow\w*|abm|adx|aes|amx\w*|apx\w*|avx\w*|bmi\d|cldemote|clflush|clflushopt|clwb|clzero|cmov|
     cmpccxadd|cx16|cx8|enqcmd|f16c|fma|fma4|fpu|fsgsbase|fxsr\w*|gfni|hle|hreset|kl|lahf_lm|lwp|mmx\w*|monitor|
@@ -29,8 +29,8 @@ _INSTRUCTIONS = re.compile(
 )
 """Instructions that `-march=native` lets a compiler use, as x86 lists them in /proc/cpuinfo.
 
-Families count by the beginning of a name, for what is still to come. All else is an ability of the kernel or
-of the virtual machine. It changes with a reboot or a move to another host, and no code needs it.
+Prefixes stand for families, for instructions to come. The other words are abilities of the operating system
+or the virtual machine: they change with a reboot or a move to another host, and no code needs them.
 """
 _NEVER = frozenset({"cpuid", "evtstrm"})
 """Words in the lists of other CPUs that name no instruction."""
@@ -58,7 +58,7 @@ def current(baseline: Baseline | None = None) -> Environment:
 
 
 def foreseen(baseline: Baseline | None = None) -> Environment | None:
-    """Return those components of `current` that are known before torch is imported; None without torch."""
+    """Return the components of `current` that are known before torch is imported; None without torch."""
     version = torch_version()
     if version is None:
         return None
@@ -66,17 +66,13 @@ def foreseen(baseline: Baseline | None = None) -> Environment | None:
 
 
 def requested() -> tuple[str | None, ...]:
-    """Return the values of those environment variables that change the environment while a process runs.
-
-    Those for the GPU count until CUDA is used first, which is most often after torch was imported.
-    """
+    """Return the values of the environment variables that change the environment while a process runs."""
     of_gpus = gpus.chosen()
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
     return (os.environ.get("ATEN_CPU_CAPABILITY"), *map(of_gpus.get, names))
 
 
 def lacking(baseline: Baseline) -> list[str]:
-    """Return which features of `baseline` this CPU has not, sorted."""
     return baseline.lacking(platform.machine(), frozenset(_cpu_features().split()))
 
 
@@ -86,7 +82,6 @@ def _environment(of_torch: dict[str, str], baseline: Baseline | None) -> Environ
 
 
 def without_torch() -> dict[str, str]:
-    """Return the values of those components that are known where there is no torch."""
     return {
         "triton.version": _triton_version(),
         "python.abi": sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag,
@@ -109,10 +104,7 @@ def _triton_version() -> str:
 
 
 def _compiler_abi() -> str:
-    """Return what a shared object made by the C++ compiler must agree on with this process.
-
-    No compiler is run: a restored notebook shall need none.
-    """
+    """Return the ABI of the C++ compiler's shared objects, without running the compiler."""
     import torch
 
     libc, version = platform.libc_ver()
@@ -121,10 +113,6 @@ def _compiler_abi() -> str:
 
 
 def _cpu_features() -> str:
-    """Return the CPU's instruction sets, space-separated and sorted.
-
-    The compiler is told `-march=native`, so every one of them may be in a kernel.
-    """
     try:
         lines = _CPU_INFO.read_text().splitlines()
     except OSError:  # not Linux
@@ -138,36 +126,26 @@ def _cpu_features() -> str:
     return platform.processor() or "unknown"
 
 
-# --- the C++ compiler ------------------------------------------------------------------------------
-
-
 def compiler() -> tuple[str, list[str] | None]:
-    """Return the C++ compiler, as `CXX` names it, and the command that runs it; None where it is not there.
-
-    All of `CXX` names a program where torch takes no arguments there, as it does in `ccache g++`.
-    """
+    """Return the C++ compiler as `CXX` names it, and its command; None where it is not there."""
     name = os.environ.get("CXX", "g++")
     words = [name]
     if TORCHBEHAVIOR.arguments_in_cxx:
         try:
             words = shlex.split(name) or [name]
-        except ValueError:  # a quotation mark without its other
+        except ValueError:  # an open quotation mark
             return name, None
     path = shutil.which(words[0])
     return name, None if path is None else [path, *words[1:]]
 
 
 def compiler_identity() -> str | None:
-    """Return the identity of the C++ compiler without running it; None without one.
-
-    Of a command that is all programs among its words (`ccache g++`), and their arguments.
-    """
+    """Return the identity of all programs in the C++ compiler's command, and their arguments, or None."""
     _, command = compiler()
     return None if command is None else " ".join(map(_identity, command))
 
 
 def _identity(word: str) -> str:
-    """Return what tells the program that a word of a command names from others; another word as it is."""
     path = shutil.which(word)
     if path is None:
         return word

@@ -1,6 +1,6 @@
-"""Local variables of torch's functions that run: what no argument of a hook holds, by one table of names.
+"""Local variables of torch's functions that run, where no argument of a hook has the value.
 
-Where torch calls one of them otherwise, what is read is None. `tests/torch_bridge/test_frames.py` reads each.
+Where torch renames one, its value is None. `tests/torch_bridge/test_frames.py` reads each.
 """
 
 from __future__ import annotations
@@ -22,44 +22,39 @@ class Local(NamedTuple):
 
 _DYNAMO = "torch._dynamo.convert_frame", "_compile"
 CODE = Local(*_DYNAMO, "code")
-"""The code that Dynamo compiles."""
 FRAME_LOCALS = Local(*_DYNAMO, "locals")
 FRAME_GLOBALS = Local(*_DYNAMO, "globals")
 ONE_GRAPH = Local(*_DYNAMO, "one_graph")
 GRAPH = Local("torch._inductor.compile_fx", "compile_fx", "model_")
-"""The graph that Dynamo hands to inductor."""
 FX_GRAPH = Local("torch._inductor.compile_fx", "_compile_fx_inner", "gm")
 """The graph that inductor looks up, and compiles where it is not stored."""
 INNER_COMPILE = Local("torch._inductor.compile_fx", "", "inner_compile")
-"""The compiler that inductor calls for each graph."""
 COMPILERS = tuple(
     Local("torch._functorch.aot_autograd", "", name)
     for name in ("bw_compiler", "fw_compiler", "inference_compiler", "partition_fn")
 )
-"""The compilers that AOTAutograd calls."""
 LOOKED_UP_KEY = Local("torch._inductor.codecache", "_lookup_graph", "key")
 """The key of the graph that torch's cache looks up, and loads if it is stored."""
 
 
 def read(local: Local) -> Any:
-    """Return the variable's value in the innermost frame of this thread where it is not None; else None."""
+    """Return the variable's innermost value in this thread that is not None."""
     return next((value for value in read_all(local) if value is not None), None)
 
 
 def has(owner: Any, local: Local) -> bool:
-    """Return whether the function, a member of `owner`, has the variable."""
     function: Any = getattr(owner, local.function, None)
     code = getattr(inspect.unwrap(function), "__code__", None)
     return local.name in getattr(code, "co_varnames", ())
 
 
 def read_all(local: Local) -> Iterator[Any]:
-    """Yield the variable's values in this thread, the innermost first; None where it is not set."""
+    """Yield the variable's values in this thread, innermost first; None where it is not set."""
     return (frame.f_locals.get(local.name) for frame in read_frames(local))
 
 
 def read_frames(local: Local) -> Iterator[FrameType]:
-    """Yield the frames of this thread that have the variable, the innermost first."""
+    """Yield the frames of this thread that have the variable, innermost first."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         code, module = frame.f_code, frame.f_globals.get("__name__")

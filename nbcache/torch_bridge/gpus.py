@@ -1,10 +1,9 @@
-"""The NVIDIA GPUs that are here, and the compiler that Triton needs; nbcache asks neither torch nor CUDA.
+"""The NVIDIA GPUs of this machine, and the compiler that Triton needs, without torch or CUDA.
 
-Asking CUDA takes tenths of a second and memory on the GPU, fixes what CUDA_VISIBLE_DEVICES says, and keeps
-children that are forked later from using it. So the driver's own library, NVML, is asked, which does none of
-that (torch counts devices so, too), and lets go of the GPUs again. It names them as CUDA does, so as torch's
-keys do: both ask the driver for the same string. /proc/driver/nvidia has another table, and is missing in
-sandboxes (gVisor) and on WSL. It is read where `nvidia-ml-py`, which calls NVML, is not installed.
+CUDA takes tenths of a second and memory on the GPU, fixes CUDA_VISIBLE_DEVICES, and keeps children that are
+forked later from using it. The driver's library, NVML, does none of that, and names GPUs as torch's keys do.
+Where `nvidia-ml-py`, which calls NVML, is not installed, /proc/driver/nvidia is read, which is missing in
+sandboxes (gVisor) and on WSL.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from typing import Any
 
 _PROC = Path("/proc/driver/nvidia/gpus")
 _SIGNS = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "usr/lib/wsl/lib/libcuda.so.1")
-"""Files that are there beside a GPU, below `_ROOT`: a desktop card or server's, a Jetson's, one on WSL."""
+"""Device files of a GPU, below `_ROOT`: of a card, a Jetson, and on WSL."""
 _ROOT = Path("/")
 _NO_NAME = "NVIDIA GPU"
-"""The name of a GPU that no driver names."""
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
@@ -33,26 +31,21 @@ class Gpu:
 
     name: str
     uuid: str = ""
-    """Empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The driver's answers."""
-
     gpus: tuple[Gpu, ...] = ()
-    """Those that this process may open, whatever CUDA_VISIBLE_DEVICES says, in the order of the PCI bus."""
+    """Those that this process may open, regardless of CUDA_VISIBLE_DEVICES, in the order of the PCI bus."""
     driver: str = ""
-    """The driver's version; empty where it is not known."""
     cuda: tuple[int, int] | None = None
-    """The newest CUDA that the driver runs programs of; None where it is not known."""
+    """The newest CUDA that the driver supports."""
     failure: str = ""
-    """Why the driver's library did not answer, though there is a GPU."""
+    """The reason why the driver's library did not answer, though there is a GPU."""
 
 
 @functools.cache
 def found() -> Found:
-    """Return the GPUs that are here, asked once in a process and its children."""
     try:
         import pynvml
     except ImportError:
@@ -68,27 +61,26 @@ def found() -> Found:
 
 
 _settled: Mapping[str, str] | None = None
-"""The answer of `chosen` when CUDA was first used; None before that."""
+"""The variables when CUDA was first used; None before that."""
 
 
 def chosen() -> Mapping[str, str]:
-    """Return those environment variables that choose the GPUs which this process uses."""
     if _settled is not None:
         return _settled
     return {name: os.environ[name] for name in (_VISIBLE, _ORDER) if name in os.environ}
 
 
 def settle() -> None:
-    """Note that CUDA is used now in this process: from here on these variables have no effect."""
+    """Note that this process uses CUDA: these variables stay without effect."""
     global _settled
     _settled = chosen()
 
 
 def device(environ: Mapping[str, str] | None = None) -> str:
-    """Return the name of the GPU that CUDA shows to this process, of several kinds a list; else `cpu`.
+    """Return the name of the GPU that CUDA shows to this process, a list for several kinds, or `cpu`.
 
-    torch's keys hold the name of one GPU, the current one, and of others the index only (2.11, 2.13). So the
-    list tells which GPU has which index; where only CUDA knows that, it tells what CUDA goes by.
+    torch's keys hold the name of the current GPU, and the index of others (2.11, 2.13). So the list says
+    which GPU has which index; where only CUDA knows that, it has the variables that CUDA goes by.
     """
     environ = chosen() if environ is None else environ
     gpus, numbers = found().gpus, environ.get(_VISIBLE)
@@ -106,9 +98,9 @@ def device(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _visible(gpus: Sequence[Gpu], chosen: str | None) -> tuple[list[Gpu], bool]:
-    """Return which GPUs CUDA shows, and whether they are counted in its order, which need not be this one.
+    """Return the GPUs that CUDA shows, and whether their order is CUDA's, which may be another.
 
-    `chosen` is the value of CUDA_VISIBLE_DEVICES; as CUDA does, what comes after a wrong number is left out.
+    `chosen` is the value of CUDA_VISIBLE_DEVICES. CUDA ignores all that follows a wrong number.
     """
     if chosen is None:
         return list(gpus), True
@@ -118,7 +110,7 @@ def _visible(gpus: Sequence[Gpu], chosen: str | None) -> tuple[list[Gpu], bool]:
         if token.startswith(("GPU-", "MIG-")):
             named = [number for number, gpu in enumerate(gpus) if gpu.uuid.startswith(token)]
             if len(named) != 1:
-                return list(gpus), True  # written in a way that is not known here: it may be any of them
+                return list(gpus), True  # an unknown notation: it may be any of them
         elif token.isdecimal() and int(token) < len(gpus):
             by_number, named = True, [int(token)]
         else:
@@ -129,12 +121,8 @@ def _visible(gpus: Sequence[Gpu], chosen: str | None) -> tuple[list[Gpu], bool]:
     return [gpus[number] for number in numbers], by_number
 
 
-# --- the driver's library -----------------------------------------------------------------------
-
-
 def _ask(nvml: Any) -> Found:
-    """Ask NVML. Forked children may use it and CUDA afterwards."""
-    nvml.nvmlInit()  # initializes no GPU yet
+    nvml.nvmlInit()  # initializes no GPU: forked children may use CUDA
     try:
         gpus: list[Gpu] = []
         for number in range(nvml.nvmlDeviceGetCount()):
@@ -155,7 +143,6 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
 
 
 def _slices(nvml: Any, handle: Any) -> list[Gpu]:
-    """Return the slices that a GPU is cut into; CUDA shows those in its place, and they have other names."""
     current, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle) or (0, 0)  # most GPUs cannot be cut
     slices = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if current else 0):
@@ -165,7 +152,6 @@ def _slices(nvml: Any, handle: Any) -> list[Gpu]:
 
 
 def _answer(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function of NVML returns; None where it fails."""
     try:
         value = function(*arguments)
     except (nvml.NVMLError, UnicodeDecodeError):
@@ -173,11 +159,7 @@ def _answer(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
-# --- without it ---------------------------------------------------------------------------------
-
-
 def _listed() -> Iterator[Gpu]:
-    """Yield the GPUs that the kernel's driver lists, in the order of the PCI bus."""
     for information in sorted(_PROC.glob("*/information")):
         with suppress(OSError):
             lines = [line.partition(":") for line in information.read_text().splitlines()]
@@ -186,14 +168,8 @@ def _listed() -> Iterator[Gpu]:
             yield Gpu(_NO_NAME if name == "Unknown" else name, values.get("GPU UUID", ""))
 
 
-# --- what Triton needs --------------------------------------------------------------------------
-
-
 def c_compiler() -> tuple[str, str | None]:
-    """Return the name of the compiler that Triton builds its launchers with, and its path if it is there.
-
-    It is what Triton chooses (3.6, 3.7): CC, as it stands there, else gcc, else clang.
-    """
+    """Return the name of the compiler that Triton chooses for its launchers (3.6, 3.7), and its path."""
     if (chosen := os.environ.get("CC")) is not None:
         return chosen, shutil.which(chosen)
     path = shutil.which("gcc") or shutil.which("clang")

@@ -18,30 +18,28 @@ from nbcache.core.log import logger
 _ABSENT = object()
 _OF_FUNCTIONS = (classmethod, staticmethod)
 _OF_CACHED = ("cache_clear", "cache_info", "cache_parameters")
-"""Methods of a function that `functools` has cached."""
 
 
 class Intended(Exception):
-    """Base of what a hook raises on purpose: for torch, which goes another way then, or for ourselves."""
+    """Base of the errors that a hook raises on purpose."""
 
 
 class Patches:
-    """Replaces attributes, and remembers their values: the hooks of one part of nbcache.
-
-    `on_fault` gets the first exception of a hook's own, once; from then on all hooks here do nothing.
-    """
+    """Replaces attributes, and remembers their values: the hooks of one part of nbcache."""
 
     def __init__(
         self,
         on_fault: Callable[[Exception], object] = lambda error: None,
         places: Mapping[str, str | None] | None = None,
     ) -> None:
-        """`places` are the attributes that may be replaced, with their parameters; None allows all."""
+        """`places` are the attributes that may be replaced, with their parameters; None allows all.
+
+        `on_fault` gets the first exception of a hook; from then on all hooks here do nothing.
+        """
         self._undo: list[Callable[[], None]] = []
         self._on_fault = on_fault
         self._places = places
         self.hooks: list[tuple[Any, str]] = []
-        """The hooks, in order: their owners, and the names there."""
         self.off = False
         """True where the hooks here only call the originals: one has failed, or `restore` was called."""
 
@@ -53,7 +51,7 @@ class Patches:
 
         def undo() -> None:
             if vars(owner).get(name, _ABSENT) is not value:
-                return  # somebody has patched over ours: taking theirs out would be worse
+                return  # another patch is over ours
             if before is _ABSENT:
                 delattr(owner, name)
             else:
@@ -65,12 +63,9 @@ class Patches:
     def hook(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
         """Call `stand_in(original, …)` with the arguments of each call of `owner.name`, until `restore`.
 
-        Whatever `stand_in` gets, and whatever goes wrong in it, the caller sees what the original does: what
-        it has returned or raised, or else what it returns when it is called instead. Only what the original
-        itself raises, and `Intended`, pass. `stand_in` may be a generator function if the original returns an
-        iterator.
-
-        TypeError where the original takes other parameters than the table says: see `check_parameters`.
+        Where `stand_in` fails, the caller gets the result of the original, which is called if it was not yet.
+        Only errors of the original, and `Intended`, pass. `stand_in` may be a generator function if the
+        original returns an iterator. TypeError where the original takes other parameters than `places` says.
         """
         takes = self._parameters(owner, name)
         descriptor = inspect.getattr_static(owner, name)
@@ -86,7 +81,6 @@ class Patches:
         self.hooks.append((owner, name))
 
     def _parameters(self, owner: Any, name: str) -> str | None:
-        """Return the parameters that a place in torch must have; TypeError where it is not in the table."""
         if self._places is None:
             return None
         for cls in owner.__mro__ if isinstance(owner, type) else (None,):
@@ -96,7 +90,7 @@ class Patches:
         raise TypeError(f"{name} of {owner!r} is not in the table of hooks")
 
     def within(self, on_fault: Callable[[Exception], object] = lambda error: None) -> Patches:
-        """Return patches for a while, which may replace what these may."""
+        """Return further patches, which may replace the same attributes."""
         return Patches(on_fault, self._places)
 
     def wrapped(self, original: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,9 +120,9 @@ class Patches:
             call = _Iteration(original)
             if not self.off:
                 try:
-                    for each in stand_in(call, *args, **kwargs):
+                    for item in stand_in(call, *args, **kwargs):
                         call.handed_on()
-                        yield each
+                        yield item
                     return
                 except Intended:
                     raise
@@ -150,7 +144,6 @@ class Patches:
         logger.info("a hook of torch failed", exc_info=error)
 
     def undo(self, action: Callable[[], None]) -> None:
-        """Let `restore` call `action`, too."""
         self._undo.append(action)
 
     def restore(self) -> None:
@@ -162,7 +155,7 @@ class Patches:
 
 
 class _Call:
-    """Calls the function that a hook stands in for, and remembers the result."""
+    """Calls an original function, and remembers the result."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
@@ -181,19 +174,19 @@ class _Call:
         return self._returned
 
     def result(self, *args: Any, **kwargs: Any) -> Any:
-        """Return or raise the result of the call; without one, of a call with these arguments."""
+        """Return or raise the result of the call; without one, call it with these arguments."""
         if self.raised is not None:
             raise self.raised
         return self._returned if self._called else self._original(*args, **kwargs)
 
 
 class _Iteration:
-    """Iterates over what a hook stands in for, and goes on with it where the hook has stopped."""
+    """Iterates over an original's items, and goes on with them where the hook has stopped."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
         self._iterator: Iterator[Any] | None = None
-        self._held: list[Any] = []
+        self._pending: list[Any] = []
         """The item that the hook has taken last, and not handed on."""
         self.raised: BaseException | None = None
 
@@ -201,31 +194,27 @@ class _Iteration:
         try:
             if self._iterator is None:
                 self._iterator = iter(self._original(*args, **kwargs))
-            for each in self._iterator:
-                self._held = [each]
-                yield each
-            self._held = []  # the hook has asked for more: it has passed the last one over
+            for item in self._iterator:
+                self._pending = [item]
+                yield item
+            self._pending = []  # the hook has asked for more: it has passed the last one over
         except BaseException as error:
             self.raised = error
             raise
 
     def handed_on(self) -> None:
-        """Note that the hook's caller has got what the hook has taken last."""
-        self._held = []
+        self._pending = []
 
     def rest(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Yield what the caller has not got yet; without a call, of one with these arguments."""
+        """Yield the items that the caller has not got yet."""
         if self.raised is not None and not isinstance(self.raised, GeneratorExit):
             raise self.raised
-        yield from self._held
+        yield from self._pending
         yield from self(*args, **kwargs)
 
 
 def check_parameters(original: Any, name: str, takes: str | None) -> None:
-    """Raise TypeError where `original` is no function, or takes other parameters.
-
-    `takes` are their names, in order; with `…` at the end, more may follow. None allows any.
-    """
+    """Raise TypeError where `original` is no function, or takes other parameters than `takes`: see `Hook`."""
     if not callable(original):
         raise TypeError(f"{name} is no function")
     if takes is None:
@@ -247,11 +236,9 @@ def check_parameters(original: Any, name: str, takes: str | None) -> None:
 
 
 class ImportHook(importlib.abc.MetaPathFinder):
-    """Calls a function after a module has been imported, on the thread that imports it.
+    """Calls a function, once, when a module is imported, as the last part of the module's execution.
 
-    A module in `around` is executed within that context. The function runs once: at once where the module is
-    there already, otherwise as the last part of the module's own execution, so that nobody sees the module
-    without it.
+    So nobody sees the module without it. A module in `around` is executed within that context.
     """
 
     def __init__(
@@ -263,7 +250,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
         self._around = dict(around)
 
     def install(self) -> None:
-        """Begin to watch imports."""
+        """Watch imports; act at once on modules that are there."""
         for name in list(self._actions):
             module = sys.modules.get(name)
             spec = getattr(module, "__spec__", None)
@@ -273,11 +260,9 @@ class ImportHook(importlib.abc.MetaPathFinder):
 
     @property
     def awaited(self) -> list[str]:
-        """The names of the modules whose import is watched for."""
         return list(self._actions)
 
     def uninstall(self) -> None:
-        """Stop watching."""
         self._actions.clear()
         self._around.clear()
         if self in sys.meta_path:
@@ -286,7 +271,6 @@ class ImportHook(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find the module as everybody else would, and have our action run after its loader."""
         if fullname not in self._actions and fullname not in self._around:
             return None
         for finder in sys.meta_path:
@@ -300,10 +284,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
         return None
 
     def imported_ahead(self, names: Iterable[str]) -> None:
-        """Act on modules that were executed before, and that an import shows only now.
-
-        Kernels that are forked from a nursery call this on all finders.
-        """
+        """Act on modules that were executed before the fork of a kernel; the nursery calls it."""
         for name in filter(self._actions.__contains__, names):
             self._actions.pop(name)(sys.modules[name])
 
@@ -312,7 +293,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
             return
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # ours, an attribute of this one loader: its class's own is back
+            del loader.exec_module  # the method of the loader's class is back
             with self._around.pop(name, nullcontext)():
                 execute(module)
             if action := self._actions.pop(name, None):

@@ -1,10 +1,9 @@
-"""Compile C++ kernels for a baseline instead of the CPU that is here, so that they run elsewhere, too.
+"""Compile C++ kernels for a baseline instead of this CPU, so that they run elsewhere, too.
 
 torch chooses vector instructions by asking the CPU, and tells the compiler `-march=native`. Neither is in
 its keys, so the baseline is put into `torch.compiler.config.cache_key_tag`, which is in all of them: portable
-code must never be taken for code for one CPU, nor the other way round, in folders and bundles either (one's
-source built with the other's flags computes something else). The number of threads stays in torch's keys
-(2.13): code for two threads is not found where torch uses four.
+code must never be taken for code for one CPU, nor the reverse (one's source with the other's flags computes
+something else). The number of threads stays in torch's keys (2.13).
 """
 
 from __future__ import annotations
@@ -14,17 +13,14 @@ import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbcache.core.cpu_levels import BASELINES, OFF, Baseline
 from nbcache.core.errors import ConfigError
 from nbcache.torch_bridge import environment
+from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.environment import compiler
-
-if TYPE_CHECKING:
-    from nbcache.torch_bridge.context import Context
-    from nbcache.torch_bridge.patches import Patches
-
+from nbcache.torch_bridge.patches import Patches
 
 QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_avx2_supported": frozenset({"avx2", "fma"}),
@@ -34,15 +30,15 @@ QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_amx_tile_supported": frozenset({"amx_tile"}),
     "_is_amx_fp16_supported": frozenset({"amx_fp16"}),
 }
-"""Functions of `torch.cpu` that inductor asks, and what the CPU must have for a yes."""
+"""Functions of `torch.cpu` that inductor asks → the features that the CPU must have."""
 _MODE, _NORMAL = "TORCHINDUCTOR_FX_COMPILE_MODE", "NORMAL"
 _ASK_SECONDS = 10.0
 _ANSWERS = ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")
-"""Attributes in which an instruction set remembers what it has asked."""
+"""Attributes in which an instruction set keeps answers of `torch.cpu`."""
 
 
 def chosen(name: str) -> Baseline | None:
-    """Return the baseline of this name, None for none; ConfigError where it cannot be compiled for here."""
+    """Return the baseline of this name, None for `off`; ConfigError where it cannot be compiled for here."""
     if name == OFF:
         return None
     baseline = BASELINES[name]
@@ -54,7 +50,7 @@ def chosen(name: str) -> Baseline | None:
     elif (compiler := _refusing(name)) is not None:
         why = f"{compiler} does not know -march={name}"
     if why is not None:
-        others = [OFF, *(each.name for each in BASELINES.values() if not environment.lacking(each))]
+        others = [OFF, *(other.name for other in BASELINES.values() if not environment.lacking(other))]
         raise ConfigError(
             f"portable={name} cannot be used: {why}",
             where="the setting `portable`",
@@ -64,7 +60,6 @@ def chosen(name: str) -> Baseline | None:
 
 
 def _refusing(name: str) -> str | None:
-    """Return the C++ compiler if it does not know a baseline; None where it does, or without one."""
     called, command = compiler()
     if command is None:  # what is restored needs none
         return None
@@ -77,7 +72,7 @@ def _refusing(name: str) -> str | None:
 
 
 def compile_for_baseline(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Name the baseline, while there is one, to the compiler and to inductor, in place of this CPU."""
+    """Make inductor and the compiler use the baseline, while there is one, in place of this CPU."""
 
     def _get_optimization_cflags(original: Any, *args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
         cflags, ldflags = original(*args, **kwargs)
@@ -121,10 +116,9 @@ class KeyTag:
         self.settle()
 
     def settle(self) -> None:
-        """Do so in the context that runs now, if it is not done there.
+        """Name it in the current context: since 2.13 torch's settings hold in one context only.
 
-        Since 2.13 an assignment to a torch setting is seen in the same context only, and a thread and
-        each callback of the kernel's idle time have contexts of their own.
+        A thread and each callback of the kernel's idle time have contexts of their own.
         """
         if self._name is not None:
             import torch.compiler.config as config
@@ -135,7 +129,6 @@ class KeyTag:
 
 
 def choose_again(cpu_vec_isa: ModuleType) -> None:
-    """Make inductor choose its vector instructions again: it remembers its choice."""
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
     for isa in cpu_vec_isa.supported_vec_isa_list:
         for answer in _ANSWERS:

@@ -12,22 +12,17 @@ from operator import attrgetter
 
 Release = tuple[int, int]
 MINIMUM: Release = (2, 11)
-"""The oldest release that nbcache works with."""
 NEWEST: Release = (2, 15)
-"""The newest release that the tests have run with."""
+"""The newest release that was tested."""
 
 
 def release(version: str) -> Release:
-    """Return the major and minor part of a version of torch."""
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 
 def torch_version() -> str | None:
-    """Return the version of torch, imported or not, without importing it; None where it is not installed.
-
-    Of one that is not imported it may name no build: wheels' metadata often do not.
-    """
+    """Return torch's version without importing it, perhaps without its build; None without torch."""
     from importlib.metadata import PackageNotFoundError, version
 
     imported = getattr(sys.modules.get("torch"), "__version__", None)
@@ -38,8 +33,6 @@ def torch_version() -> str | None:
 
 
 class _Flag:
-    """An answer, from its question and the releases for which it is yes."""
-
     def __init__(self, question: str, *, since: Release = MINIMUM, among: Sequence[Release] = ()) -> None:
         self.question, self._since, self._among = question, since, among
 
@@ -100,5 +93,4 @@ def answers() -> Iterator[tuple[str, str, str, bool | None]]:
 
 
 def spelled(of: Release) -> str:
-    """Return a release as people write it."""
     return f"{of[0]}.{of[1]}"
