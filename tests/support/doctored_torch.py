@@ -38,28 +38,22 @@ class Installed:
     def __init__(self) -> None:
         self.bridge = make_bridge()
         self.session = Session(Settings(prewarm=False), self.bridge, MemoryStore("local store"))
+
+    def __enter__(self) -> Installed:
         self.session.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.session.close(10.0)
 
     @property
     def notices(self) -> list[str]:
         return self.session.notices
 
-    def close(self) -> None:
-        self.session.close(10.0)
-
-
-@contextmanager
-def installed() -> Iterator[Installed]:
-    made = Installed()
-    try:
-        yield made
-    finally:
-        made.close()
-
 
 def import_all(*, compiling: bool) -> None:
     """Import every module that has something to be hooked; make up Triton, if need be, to be hooked."""
-    with installed() as here:
+    with Installed() as here:
         waiting = here.bridge.awaited
     import torch  # noqa: F401
 
@@ -175,7 +169,7 @@ def names_of(bridge: TorchBridge) -> set[str]:
 
 def problems_of_losing(place: Place, everything: set[str]) -> list[str]:
     """Return what is wrong where parts have lost their place: they alone are off, each with one notice."""
-    with installed() as here:
+    with Installed() as here:
         lost = everything - names_of(here.bridge)
         notices = here.notices
     if not lost and not notices:
@@ -188,7 +182,7 @@ def problems_of_losing(place: Place, everything: set[str]) -> list[str]:
 
 def all_guarded() -> dict[str, Any]:
     """Return how many places there are, and functions among them that are replaced by no guarded hook."""
-    with installed() as here:
+    with Installed() as here:
         assert here.notices == [] and {*here.bridge.awaited} <= {DRIVER}, (here.notices, here.bridge.awaited)
         listed = [patches for each in here.bridge.hooks.on.values() for patches in each]
         hooks = [name for patches in listed for _, name in patches.hooks]
@@ -200,12 +194,12 @@ def all_guarded() -> dict[str, Any]:
 def all_missing() -> list[str]:
     """Return what is wrong where one after another is missing."""
     problems: list[str] = []
-    with installed() as here:
+    with Installed() as here:
         everything = names_of(here.bridge)
     for place in places():
         with place.missing():
             inherited = hasattr(place.owner, place.name)
-            with installed() as here:
+            with Installed() as here:
                 lost = everything - names_of(here.bridge)
             if lost != place.parts and not inherited and place.name not in OPTIONAL:
                 problems.append(f"{place}: nobody misses it")
@@ -228,7 +222,7 @@ def moved(function: Callable[..., Any]) -> Callable[..., Any]:
 def all_moved() -> list[str]:
     """Return what is wrong where one after another takes other arguments."""
     problems: list[str] = []
-    with installed() as here:
+    with Installed() as here:
         everything = names_of(here.bridge)
     for place in places():
         if place.guarded:
@@ -297,7 +291,7 @@ def problems_of_calling(place: Place, args: list[Any], kwargs: dict[str, Any], r
 
     where = f"{place} with {len(args)} {type(args[0]).__name__ if args else ''} {[*kwargs]}, raises={raises}"
     sys.modules["torch._inductor.codecache"].CppCodeCache.cache.clear()
-    with place.replaced(original), installed() as here:
+    with place.replaced(original), Installed() as here:
         listed = [patches for each in here.bridge.hooks.on.values() for patches in each]
         hooks = [hook for patches in listed for hook in patches.hooks if hook[1] == place.name]
         owner = next(owner for owner, _ in hooks if is_of(owner, place.owner))
@@ -347,29 +341,6 @@ def all_called() -> list[str]:
     return problems
 
 
-# --- what is replaced by something else than a function -----------------------------------------------
-
-
-def all_empty() -> list[str]:
-    """Return what is wrong where torch's remote caches ask their backend while a session shares."""
-    from torch._inductor import remote_cache
-
-    problems: list[str] = []
-    with installed() as here:
-        here.session.shared_client = Hostile()  # type: ignore[assignment]
-        backend = remote_cache.RedisRemoteCache.backend_override_cls()
-        here.session.shared_client = None
-        for args, kwargs in ARGUMENTS:
-            for name in ("_get", "_put"):
-                try:
-                    answer = getattr(backend, name)(*args, **kwargs)
-                    if answer is not None:
-                        problems.append(f"{name} with {len(args)}: {answer}")
-                except Exception as error:
-                    problems.append(f"{name} with {len(args)} {[*kwargs]}: {error!r}")
-    return problems
-
-
 # --- a cell -----------------------------------------------------------------------------------------
 
 
@@ -390,7 +361,7 @@ def all_compiled() -> list[str]:
     """Return what is wrong where code is compiled while one part after another has lost its place."""
     problems: list[str] = []
     for number, place in enumerate((each for each in places() if each.guarded), 2):
-        with place.replaced(moved(place.function)), installed() as here:
+        with place.replaced(moved(place.function)), Installed() as here:
             right = compiles(number)
             notices, graphs = here.notices, len(here.session.graphs)
         if not right or len(notices) > len(place.parts):
@@ -420,7 +391,7 @@ def all_failing() -> list[str]:
 
         return call
 
-    with installed() as here:
+    with Installed() as here:
         for name in methods:
             setattr(here.session, name, followed(name, getattr(here.session, name)))
         assert compiles(100)
@@ -428,7 +399,7 @@ def all_failing() -> list[str]:
             delattr(here.session, name)
     problems = [] if len(asked) > 5 else [f"hooks ask for {asked} only"]
     for number, name in enumerate(sorted(asked), 101):
-        with installed() as here:
+        with Installed() as here:
             setattr(here.session, name, fail)
             try:
                 if not compiles(number):

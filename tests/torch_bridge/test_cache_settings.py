@@ -13,7 +13,6 @@ from support.front_door import (
     SET_UP,
     RunCells,
     RunPython,
-    errors,
     graphs,
     outcomes,
     printed,
@@ -131,22 +130,34 @@ SWITCHED = [False, False, True, True, True, True]
 
 
 @pytest.mark.compile
-def test_once_torch_is_imported_a_switch_is_an_assignment_and_is_taken_back(run_python: RunPython) -> None:
+@pytest.mark.parametrize("first", [IMPORT, ""])
+def test_a_switch_is_an_assignment_with_torch_and_before_it_and_is_taken_back(
+    run_python: RunPython, first: str
+) -> None:
     code = """\
-environ = dict(os.environ)
+environ = {name: os.environ.get(name) for name in NAMES}
 switch_all()
+import torch
 assert attributes() == SWITCHED, attributes()
-assert origins() == {"%nbcache config"} and dict(os.environ) == environ
-switch_all()
+assert origins() == {"%nbcache config"} and {name: os.environ.get(name) for name in NAMES} == environ
+settings.restore()
 assert attributes() == DEFAULTS, attributes()
-switch_all()
+assert origins() == {"default"}
+"""
+    run_python(first + TOOLS + ATTRIBUTES + code, having="torch" if first else "")
+
+
+@pytest.mark.compile
+def test_a_value_that_the_user_has_assigned_since_stays(run_python: RunPython) -> None:
+    code = """\
+for _ in range(3):
+    switch_all()
 torch._inductor.config.fx_graph_cache = True  # the user's own, since
 torch._functorch.config.enable_autograd_cache = True
 torch._functorch.config.enable_autograd_cache = False
 print([off.remedy for off in switched_off(settings.switched)])
 settings.restore()
 assert attributes() == DEFAULTS, attributes()
-assert origins() == {"default"}
 torch.compiler.config.force_disable_caches = True
 print(next(row.origin for row in settings.rows() if row.name.endswith("DISABLE_CACHES")))
 print(settings.why_disabled())
@@ -161,33 +172,12 @@ print(settings.why_disabled())
 
 
 @pytest.mark.compile
-def test_before_torch_is_imported_a_switch_imports_its_settings_and_can_be_taken_back(
-    run_python: RunPython, isolated: dict[str, str]
-) -> None:
-    code = """\
-environ = dict(os.environ)
-assert "torch" not in sys.modules
-switch_all()
-import torch
-"""
-    after = """\
-assert attributes() == SWITCHED, attributes()
-assert origins() == {"%nbcache config"}
-assert {name: os.environ.get(name) for name in NAMES} == {name: environ.get(name) for name in NAMES}
-settings.restore()
-assert attributes() == DEFAULTS, attributes()
-print("as found")
-"""
-
-    assert run_python(TOOLS + code + ATTRIBUTES + after, isolated).stdout == "as found\n"
-
-
-@pytest.mark.compile
 def test_what_torch_would_ignore_is_refused_and_changes_nothing(
     run_python: RunPython, isolated: dict[str, str]
 ) -> None:
     code = """\
 before = attributes()
+print(settings.why_disabled())
 for name in NAMES:
     try:
         settings.switch(name, {"on": "off", "off": "on"}[values()[name]])
@@ -200,7 +190,8 @@ assert attributes() == before == [False, True, True, None, None, False], attribu
 
     done = run_python(IMPORT + TOOLS + ATTRIBUTES + code, isolated | variables)
 
-    first, second, third = done.stdout.splitlines()  # the remote ones can be assigned to in any case
+    why, first, second, third = done.stdout.splitlines()  # the remote ones can be assigned to in any case
+    assert why == f"torch's caches are off: {FX} is off (environment)"
     assert first == (
         f"torch ignores {FX}=on, since {FX}=0 was in the environment when it was imported: nothing is changed"
         f" | unset {FX}, and restart the kernel"
@@ -305,17 +296,3 @@ def test_with_caches_off_every_graph_is_disabled_and_names_the_setting(
     ]
     assert {graph["direction"] for graph in graphs(done)[:3]} == {"forward", "backward", "inference"}
     assert off(f"{FORCE} is on", "%nbcache config") in shown(done, 2)
-
-
-@pytest.mark.compile
-def test_with_caches_off_by_the_environment_every_graph_is_disabled_and_that_cannot_be_switched(
-    with_headers: dict[str, str], run_cells: RunCells
-) -> None:
-    cells = [LOAD, SET_UP + "torch.compile(lambda x: x.sin())(x)", f"%nbcache config {FORCE}=off", REPORTS]
-
-    done = run_cells(cells, with_headers | {FORCE: "1"}, allow_errors=True)
-
-    assert outcomes(done) == ["disabled"]
-    assert graphs(done)[0]["reason"] == f"torch's caches are off: {FORCE} is on (environment)"
-    (error,) = errors(done, 2)
-    assert f"unset {FORCE}, and restart the kernel" in error.traceback[-1]

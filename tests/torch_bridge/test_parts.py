@@ -45,10 +45,6 @@ def test_whatever_a_hook_gets_its_caller_sees_what_torch_does(
     assert found("all_called", isolated, tmp_path) == []
 
 
-def test_torchs_remote_caches_are_empty_whatever_they_get(isolated: dict[str, str], tmp_path: Path) -> None:
-    assert found("all_empty", isolated, tmp_path) == []
-
-
 @pytest.mark.proof
 @pytest.mark.parametrize("what", ["all_compiled", "all_failing"])
 def test_code_compiles_and_runs_without_any_one_part(

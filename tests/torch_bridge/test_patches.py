@@ -147,33 +147,29 @@ def test_what_the_original_raises_or_a_hook_intends_passes_and_is_no_fault() -> 
     assert len(faults.told) == 1 and faults.patches.off
 
 
-def test_a_hook_over_an_iterator_loses_nothing_where_it_fails() -> None:
+def fails_at_three(original: Callable[..., Iterator[int]]) -> Iterator[int]:
+    for number in original():
+        if number == 3:
+            raise RuntimeError("three")
+        yield number
+
+
+def fails_after_three(original: Callable[..., Iterator[int]]) -> Iterator[int]:
+    yield from (number for number in original() if number < 3)
+    raise RuntimeError("after the last")
+
+
+@pytest.mark.parametrize(("stand_in", "numbers"), [(fails_at_three, range(5)), (fails_after_three, range(3))])
+def test_a_failing_hook_over_an_iterator_loses_nothing_but_what_it_has_passed_over(
+    stand_in: Any, numbers: range
+) -> None:
     faults = Faults()
     module = types.SimpleNamespace(count=lambda: iter(range(5)))
 
-    def stand_in(original: Callable[..., Iterator[int]]) -> Iterator[int]:
-        for number in original():
-            if number == 3:
-                raise RuntimeError("three")
-            yield number
-
     faults.patches.hook(module, "count", stand_in)
 
-    assert [*module.count()] == [0, 1, 2, 3, 4] == [*module.count()]
-    assert len(faults.told) == 1
-
-
-def test_what_a_hook_over_an_iterator_has_passed_over_stays_away_where_it_fails_later() -> None:
-    faults = Faults()
-    module = types.SimpleNamespace(count=lambda: iter(range(5)))
-
-    def stand_in(original: Callable[..., Iterator[int]]) -> Iterator[int]:
-        yield from (number for number in original() if number < 3)
-        raise RuntimeError("after the last")
-
-    faults.patches.hook(module, "count", stand_in)
-
-    assert [*module.count()] == [0, 1, 2]
+    assert [*module.count()] == [*numbers]
+    assert [*module.count()] == [0, 1, 2, 3, 4]
     assert len(faults.told) == 1
 
 

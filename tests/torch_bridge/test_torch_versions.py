@@ -54,10 +54,6 @@ def test_a_compiler_with_arguments_is_known_by_all_its_programs(
         monkeypatch.setenv("CXX", unusable)
         assert environment.compiler() == (unusable, None) and environment.compiler_identity() is None
 
-
-def test_before_torch_2_15_a_compiler_with_arguments_is_none(
-    programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(torch_behavior, "torch_version", lambda: "2.14.1")
     monkeypatch.setenv("CXX", "ccache g++")
     assert environment.compiler() == ("ccache g++", None)
