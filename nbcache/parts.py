@@ -299,15 +299,9 @@ PARTS = (
         modules=(_ASYNC_COMPILE,),
     ),
     _part(
-        events.follow_kernels,
-        "count Triton kernels",
-        "reports lack Triton kernels",
-        f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
-    ),
-    _part(
-        triton_kernels.provide_tuning_to_workers,
-        "restore best configurations before a worker compiles",
-        _TUNED_AGAIN,
+        triton_kernels.follow_kernels,
+        "count Triton kernels, and restore best configurations before a worker compiles",
+        f"reports lack Triton kernels, and {_TUNED_AGAIN}",
         f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
     ),
     _part(

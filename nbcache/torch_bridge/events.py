@@ -23,7 +23,6 @@ from nbcache.kernel.events import (
     CandidateTimed,
     FrameCompiled,
     KernelTuned,
-    KernelUsed,
     SpanEnded,
     SpanStarted,
 )
@@ -43,9 +42,6 @@ _breaks = threading.local()
 """`before`: the number of graph breaks that torch had noted when the compile on this thread began."""
 _FOLLOWING = "following a compile"
 _FIRST_OF_TORCH = "torch._utils"
-_KERNEL_NAME = re.compile(r"'kernel_name': '([^']*)'")
-CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
-"""torch's name of each kernel that `max-autotune` compiles only to measure it (2.11, 2.13)."""
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(__file__) + os.sep
 _WRAPPERS = os.path.join("torch", "_dynamo", "external_utils.py")
@@ -359,32 +355,6 @@ def settle_import_order(torch: Any) -> list[str]:
                 finally:  # also where an interrupt comes in between
                     sys.modules[name] = module
     return before
-
-
-def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches) -> None:
-    """Count Triton kernels as graphs load them: `AsyncCompile.triton`."""
-    from torch._guards import CompileContext
-
-    session = context.session
-
-    def loaded(kernel_name: str, source_code: str) -> None:
-        match = _KERNEL_NAME.search(source_code)
-        name = kernel_name if match is None else match[1]  # a user's function has another name
-        if name == CANDIDATE:
-            return
-        session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
-        # A kernel that came with its graph has kept the id of the compile that made it, in another process.
-        tuner = getattr(async_compile.CompiledTritonKernels.get(source_code), "static_autotuner", None)
-        if tuner is not None:
-            tuner.compile_id = CompileContext.current_compile_id()
-
-    def triton(
-        original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        session.attempt(_FOLLOWING, partial(loaded, kernel_name, source_code))
-        return original(self, kernel_name, source_code, *args, **kwargs)
-
-    patches.hook(async_compile.AsyncCompile, "triton", triton)
 
 
 def follow_candidates(select_algorithm: ModuleType, context: Context, patches: Patches) -> None:

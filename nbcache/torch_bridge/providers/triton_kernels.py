@@ -26,8 +26,9 @@ from nbcache.core.canonical_json import corrupt, from_json, to_json
 from nbcache.core.files import write_whole
 from nbcache.core.key import components, digest
 from nbcache.core.model import Artifact
+from nbcache.kernel.events import KernelUsed
 from nbcache.torch_bridge.context import Context
-from nbcache.torch_bridge.events import CANDIDATE
+from nbcache.torch_bridge.events import stamp
 from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since, place
 from nbcache.torch_bridge.recording import (
@@ -40,6 +41,9 @@ from nbcache.torch_bridge.recording import (
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 KERNEL, MODULE = "triton_kernel", "triton_module"
+_CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
+"""torch's name of each kernel that `max-autotune` compiles only to measure it (2.11, 2.13)."""
+_NAME = re.compile(r"'kernel_name': '([^']*)'")
 _KEY = re.compile(r"[A-Z2-7]{52}")
 """Triton's hash of a kernel, the name of its folder."""
 _CODE = ".cubin"
@@ -84,7 +88,7 @@ def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches)
 
     def within(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         before = getattr(trying, "now", False)
-        trying.now = self.inductor_meta.get("kernel_name") == CANDIDATE
+        trying.now = self.inductor_meta.get("kernel_name") == _CANDIDATE
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -315,18 +319,22 @@ def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> 
         return
 
     def _get(original: Any, self: Any, path: str, *args: Any, **kwargs: Any) -> Any:
-        key = _tuning_key(path)
-        provide = partial(_provide_tuning, context, key, path, partial(self._put, path))
-        context.session.attempt(_RESTORING, provide)
+        context.session.attempt(_RESTORING, partial(_provide_tuning, context, path, partial(self._put, path)))
         content = original(self, path, *args, **kwargs)
-        loaded.tuning = None if content is None else key
+        loaded.tuning = None if content is None else _tuning_key(path)
         return content
 
     patches.hook(backend, "_get", _get)
 
 
-def provide_tuning_to_workers(async_compile: ModuleType, context: Context, patches: Patches) -> None:
-    """Make a kernel's best configuration present before a worker compiles it: `AsyncCompile.triton`."""
+def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches) -> None:
+    """Count Triton kernels as graphs load them: `AsyncCompile.triton`.
+
+    A kernel's best configuration is made present before a worker compiles it.
+    """
+    from torch._guards import CompileContext
+
+    session = context.session
 
     def make_present(source: str) -> None:
         from torch._inductor.codecache import get_hash, get_path
@@ -339,12 +347,24 @@ def provide_tuning_to_workers(async_compile: ModuleType, context: Context, patch
         cache = AutotuneCache.create({}, file, "")
         if cache is not None and cache.local_cache is not None:
             path = cache.local_cache[1]
-            _provide_tuning(context, _tuning_key(path), path, partial(_write_tuning, _tuning_key(path)))
+            _provide_tuning(context, path, partial(_write_tuning, _tuning_key(path)))
+
+    def count(kernel_name: str, source: str) -> None:
+        match = _NAME.search(source)
+        name = kernel_name if match is None else match[1]  # a user's function has another name
+        if name == _CANDIDATE:
+            return
+        session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
+        # A kernel that came with its graph has kept the id of the compile that made it, in another process.
+        tuner = getattr(async_compile.CompiledTritonKernels.get(source), "static_autotuner", None)
+        if tuner is not None:
+            tuner.compile_id = CompileContext.current_compile_id()
 
     def triton(
         original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
     ) -> Any:
-        context.session.attempt(_RESTORING, partial(make_present, source_code))
+        session.attempt(_RESTORING, partial(make_present, source_code))
+        session.attempt("counting a kernel", partial(count, kernel_name, source_code))
         return original(self, kernel_name, source_code, *args, **kwargs)
 
     patches.hook(async_compile.AsyncCompile, "triton", triton)
@@ -354,11 +374,12 @@ def _tuning_key(path: str) -> str:
     return "/".join(path.split(os.sep)[-2:])
 
 
-def _provide_tuning(context: Context, key: str, path: str, write: Callable[[bytes], Any]) -> None:
-    """Write the configuration that is stored under `key`, unless there is a file at `path`.
+def _provide_tuning(context: Context, path: str, write: Callable[[bytes], Any]) -> None:
+    """Write the configuration that is stored for `path`, unless there is a file.
 
     torch joins the key to its cache folder unchecked, so only keys in torch's form pass.
     """
+    key = _tuning_key(path)
     if AUTOTUNE_KEY.fullmatch(key) and context.serving() and not os.path.exists(path):
         for artifact in context.session.find("autotune", key)[:1]:
             write_for_torch(context.session, "autotune", key, partial(write, artifact.content))
