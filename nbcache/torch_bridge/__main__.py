@@ -63,4 +63,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1])
     except SystemExit:
-        os._exit(1)  # threads of torch's may still wait for a compiler
+        os._exit(1)  # threads of torch may still wait for a compiler

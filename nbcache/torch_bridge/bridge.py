@@ -61,9 +61,9 @@ class TorchBridge:
         self._caches = CacheSettings()
         self.switch_cache = self._caches.switch
         self._late = False
-        """Whether torch was imported before nbcache was loaded."""
+        """True if torch was imported before nbcache was loaded."""
         self._sound = False
-        """Whether torch's keys hold all that graphs depend on; if not, nothing is stored nor served."""
+        """True if torch's keys hold all that graphs depend on; if not, nbcache stores and serves nothing."""
         self.plain_because = ""
         """The reason why this kernel goes on as plain torch; empty where it does not."""
 

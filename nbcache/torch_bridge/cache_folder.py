@@ -58,11 +58,11 @@ _IN_USE_SECONDS = 60.0
 
 
 class CacheFolder:
-    """Gives torch a cache folder of its own for each environment, unless the user has set one.
+    """Gives torch a separate cache folder for each environment, unless the user has set one.
 
     torch's CPU keys leave the CPU out, and all environments share its default folder. A folder for each
-    keeps that sound and leaves torch's keys as they are. Once the user trusts a signer no more, torch gets
-    another one: the signer's code may be in the first.
+    keeps that sound and leaves torch's keys as they are. When the trusted signers change, torch gets another
+    folder: a signer's code may be in the first.
     """
 
     def __init__(self) -> None:
@@ -367,7 +367,7 @@ def secure(folder: Path) -> bool:
         raise _refused(folder, fault)
     if fault is None and _is_closed(folder):
         return False
-    # Moved at once: no other kernel takes it for private, and torch does not find what cannot be removed.
+    # Moved at once: other kernels must not take it for private, nor torch find a rest that stays.
     aside = folder.with_name(f"{folder.name}_{secrets.token_hex(8)}")
     folder.rename(aside)
     _make(folder)

@@ -61,7 +61,7 @@ def _call(value: Any) -> weakref.ref[Any] | None:
 
 
 def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
-    """Compile `module` as `Module.compile` does, and also a module with a `forward` of torch's.
+    """Compile `module` as `Module.compile` does, and also a module that inherits its `forward` from torch.
 
     Dynamo skips torch's own files: `torch.compile(module)` adds a frame to compile, `Module.compile` does not
     (2.13).

@@ -159,7 +159,7 @@ def constants_read() -> dict[str, str] | None:
 
 
 def inputs_read() -> tuple[Named, ...]:
-    """Return the name of each input of Dynamo's graph, in order; nothing for a backward that compiles later.
+    """Return the names of the inputs of Dynamo's graph, in order; none for a backward that compiles later.
 
     They say whether a tensor requires gradients, which torch's keys of graphs leave out.
     """

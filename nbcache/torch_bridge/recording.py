@@ -41,7 +41,7 @@ def record(cache: ModuleType, context: Context, patches: Patches) -> None:
     """Record every artifact: all pass through `CacheArtifactManager.record_artifact`.
 
     A bundle that is loaded (`populate_caches`) does not say for which CPU it was made. While a part of
-    `_DISTINGUISHED_BY` is lost, all artifacts of that type count as hits.
+    `_DISTINGUISHED_BY` is off, all artifacts of that type are treated as hits.
     """
     session = context.session
     manager, factory = cache.CacheArtifactManager, cache.CacheArtifactFactory

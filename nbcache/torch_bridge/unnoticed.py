@@ -64,7 +64,7 @@ def _restored_sample(session: Session, device: str, key: str) -> Generator[Slice
 
 
 def sample_key(device: str, failed_with: str | None = None) -> str:
-    """Return the key under which the sample counts as stored, or a compiler as unable to compile it."""
+    """Return the key of the note that the sample is stored, or that a compiler cannot compile it."""
     parts = {"sample": str(_SAMPLE_VERSION), "device": device}
     if failed_with is not None:
         parts["failed with"] = failed_with

@@ -118,8 +118,8 @@ def test_where_nbcaches_own_folder_is_not_ours_either_torchs_has_a_random_name_a
     given = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     assert given.parent.parent == temp and re.fullmatch(rf"{NAME}_[0-9a-f]{{16}}", given.parent.name)
     assert not folder.is_served() and not folder.is_own() and not given.exists()
-    (said,) = session.notices
-    assert f"{temp / NAME} belongs to user {MALLORY}" in said and said.endswith("nbcache only watches")
+    (notice,) = session.notices
+    assert f"{temp / NAME} belongs to user {MALLORY}" in notice and notice.endswith("nbcache only watches")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o755, 0o711], ids=oct)
@@ -183,9 +183,9 @@ def test_a_temp_folder_of_a_group_is_used_where_the_group_is_ones_own(
 def test_a_folder_in_which_torch_could_not_compile_is_not_used(temp: Path) -> None:
     temp.chmod(0o777)
 
-    folder, (said,) = folder_in_root("0123", temp / "a b")
+    folder, (notice,) = folder_in_root("0123", temp / "a b")
 
-    assert folder is None and said.endswith("nbcache only watches")
+    assert folder is None and notice.endswith("nbcache only watches")
 
 
 def test_a_kernel_that_goes_on_as_plain_torch_never_looks_where_others_code_may_lie(

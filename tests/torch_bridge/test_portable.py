@@ -198,10 +198,10 @@ def test_without_the_part_that_makes_code_portable_no_change_of_settings_compile
     if environment.lacking(V3):
         pytest.skip("this CPU cannot run x86-64-v3")
 
-    refused, said = run_python(LOST, having="torch").stdout.splitlines()
+    refusal, state = run_python(LOST, having="torch").stdout.splitlines()
 
-    assert "portable=x86-64-v3 cannot be used: part of nbcache (compile_for_baseline) is off" in refused
-    assert said == "1 off"
+    assert "portable=x86-64-v3 cannot be used: part of nbcache (compile_for_baseline) is off" in refusal
+    assert state == "1 off"
 
 
 # --- with a compiler ------------------------------------------------------------------------------
