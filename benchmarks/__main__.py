@@ -89,7 +89,7 @@ def _models(
 
     def save(*, interrupted: bool = True) -> None:
         if arguments.json is not None:
-            results = [runner.result for runner in runners]
+            results = [runner.subject for runner in runners]
             options = {**vars(arguments), "json": str(arguments.json)}
             values = report_json(results, options, about, interrupted=interrupted)
             for subject, runner in zip(values["subjects"], runners, strict=True):
@@ -107,7 +107,7 @@ def _models(
     save(interrupted=interrupted)
     tables = [subject_text(runner, runs, about) for runner in runners]
     print(clean("\n\n".join([*tables, overview_text(runners)])), flush=True)
-    failed = any(runner.result.error for runner in runners)
+    failed = any(runner.subject.error for runner in runners)
     return 130 if interrupted else int(failed)
 
 

@@ -24,8 +24,8 @@ _BESIDE = {
 
 def subject_text(runner: ModelRunner, runs: int, machine: Mapping[str, Any]) -> str:
     """Return the table of one model, and further figures of its variants."""
-    lines = [report_text(runner.result, runs, machine), ""]
-    groups = _groups(runner.result.runs)
+    lines = [report_text(runner.subject, runs, machine), ""]
+    groups = _groups(runner.subject.runs)
     if groups:
         lines += [f"  {line}" for line in aligned([*_figures(groups)], right=range(1, 99))]
     for name, sizes in runner.sizes.items():
@@ -65,8 +65,8 @@ def figures_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 def overview_text(runners: Sequence[ModelRunner]) -> str:
     """Return one line for each variant, and one column for each model: seconds, and how much faster."""
-    columns = [_groups(runner.result.runs) for runner in runners if runner.result.runs]
-    table = [["seconds in the cell", *(runner.model.name for runner in runners if runner.result.runs)]]
+    columns = [_groups(runner.subject.runs) for runner in runners if runner.subject.runs]
+    table = [["seconds in the cell", *(runner.model.name for runner in runners if runner.subject.runs)]]
     for label in dict.fromkeys(label for column in columns for label in column):
         table.append([label, *(_cell(column, label) for column in columns)])
     for title, name in (("hot call", "hot_seconds"), ("of restart, idle full: tracing", "dynamo")):

@@ -259,7 +259,7 @@ class ModelRunner(Runner):
         file, variant = self.folder / "figures.json", planned.variant
         running.run(f"finish({str(file)!r}, case, compiled, output, loads={variant.loads})")
         more |= json.loads(file.read_text())
-        self.result.environment.update(
+        self.subject.environment.update(
             {name: str(value) for name, value in more.pop("environment").items() if value is not None}
         )
         reports = more.pop("reports", None)

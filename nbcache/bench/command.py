@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib.util
 import json
 import math
@@ -30,8 +29,6 @@ _INTERRUPTED = 130
 _STOP_SECONDS = 20.0
 """Time that an interrupted benchmark has to end its kernels and show its figures."""
 
-_OPTIONS = ("models", "training", "runs", "idle", "variants", "json")
-"""Names of the arguments."""
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _OF_NOTEBOOKS = ("cold", "torch-warm", "restart", "fresh")
 """The variants of a notebook that are measured unless others are named."""
@@ -93,7 +90,7 @@ def _complete(arguments: argparse.Namespace) -> None:
 
 def _runs(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise _error(f"--runs {text} is not a number of runs", "give 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is no number, 1 or more")
     return int(text)
 
 
@@ -103,15 +100,14 @@ def _idle(text: str) -> Idle:
     with contextlib.suppress(ValueError):
         if 0 <= (seconds := float(text)) < math.inf:
             return seconds
-    raise _error(f"--idle {text} is no time", "give seconds, 0 or more, or `full`")
+    raise argparse.ArgumentTypeError(f"{text!r} is neither seconds, 0 or more, nor `full`")
 
 
 def _variants(text: str) -> tuple[str, ...]:
-    words = {word.strip().lower() for word in text.split(",")}
-    for word in words.difference(VARIANTS):
-        near = difflib.get_close_matches(word, VARIANTS, n=2)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it takes {', '.join(VARIANTS)}"
-        raise _error(f"--variants does not take {word!r}", hint)
+    words = [word.strip().lower() for word in text.split(",")]
+    for word in words:
+        if word not in VARIANTS:
+            raise argparse.ArgumentTypeError(f"{word!r} is none of {', '.join(VARIANTS)}")
     return tuple(name for name in VARIANTS if name in words)
 
 
@@ -135,7 +131,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from nbcache.bench.runner import Runner, schedule, subjects
 
-    options = {name: getattr(arguments, name) for name in _OPTIONS}
+    names = ("models", "training", "runs", "idle", "variants", "json")
+    options = {name: getattr(arguments, name) for name in names}
     about, results, interrupted = machine(), list[Result](), False
     signals: list[int] = []
 
@@ -152,9 +149,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with interruptible(signals), tempfile.TemporaryDirectory(prefix="nbcache-bench-") as folder:
             for number, subject in enumerate(subjects(arguments.models, arguments.training)):
-                runner = Runner(subject, VARIANTS, Path(folder, str(number)), say)
-                results.append(runner.result)
-                runner.run(planned, save)
+                results.append(subject)
+                Runner(subject, VARIANTS, Path(folder, str(number)), say).run(planned, save)
     except BaseException:  # an interrupt while nbclient ends a kernel makes it raise something else
         if not signals:
             raise
@@ -163,9 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
     save()
     tables = (report_text(result, arguments.runs, about) for result in results)
     print(values() if arguments.json == "-" else clean("\n\n".join(tables)), flush=True)
-    if interrupted:
-        return _INTERRUPTED
-    return int(any(result.error is not None for result in results))
+    return _INTERRUPTED if interrupted else int(any(result.error for result in results))
 
 
 def say(line: str) -> None:
@@ -205,7 +199,7 @@ def interruptible(signals: list[int]) -> Iterator[None]:
 def run_in_notebook(arguments: Sequence[str]) -> None:
     """Run `nbcache bench ARGUMENTS` in a new process and print its output line by line.
 
-    An interrupt ends it; what it has measured is still shown. NbcacheError where it fails.
+    An interrupt ends it; what it has measured is still shown. NbcacheError where it fails, or does not end.
     """
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "nbcache", "bench", *arguments],
@@ -217,27 +211,31 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
         errors="replace",
         start_new_session=True,  # the kernel's interrupts go to its whole group: this passes them on, once
     )
-
-    def show() -> int:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-        return process.wait(_STOP_SECONDS)
-
     with process:
         try:
-            try:
-                status = show()
-            except KeyboardInterrupt:
-                process.send_signal(signal.SIGINT)
-                status = show()
+            _show(process)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            _show(process)
         finally:
             process.terminate()  # nothing where it has ended
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_SECONDS)
-            finally:
-                process.kill()
-    if status == _INTERRUPTED:
+            process.kill()
+    if process.returncode == _INTERRUPTED:
         raise KeyboardInterrupt
-    if status != 0:
-        raise NbcacheError(f"nbcache bench ended with status {status}", next_step="see what it says above")
+    if process.returncode:
+        ended = f"nbcache bench ended with status {process.returncode}"
+        raise NbcacheError(ended, next_step="see what it says above")
+
+
+def _show(process: subprocess.Popen[str]) -> None:
+    """Print the output of a process until it ends; NbcacheError where it stays alive after its output."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        unended = f"nbcache bench has not ended {_STOP_SECONDS:.0f} s after its last output, and is killed"
+        raise NbcacheError(unended, next_step="run it again; if it stays so, please report it") from None

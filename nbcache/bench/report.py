@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nbcache.core.reports import cost_of_hit
 from nbcache.core.text import DOT, NOTHING, aligned, counted, one_line
 
 FULL = "full"
@@ -19,11 +20,10 @@ COMPARED = {"torch-warm": "times_torch_warm", "mega-cache": "times_mega_cache"}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One kind of kernel to measure: whether nbcache is loaded, and the caches that are there."""
+    """One kind of kernel to measure: whether it loads nbcache, the caches that it finds, its variables."""
 
     name: str
     loads: bool = False
-    """True where nbcache is loaded."""
     stores: bool = False
     """True where nothing is cached. Its store is copied afterwards, for variants that restore it."""
     restores: str = ""
@@ -33,7 +33,6 @@ class Variant:
     torchs: str = ""
     """The part of torch's own cache that it finds: `folder`, `bundle`, or none."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables."""
 
     @property
     def idles(self) -> bool:
@@ -56,7 +55,7 @@ VARIANTS = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The figures of one fresh kernel, in seconds."""
+    """The figures of one fresh kernel, in seconds, and the texts that its cells printed."""
 
     variant: str
     number: int
@@ -70,7 +69,6 @@ class Run:
     start_seconds: float
     """From the start of the process to the last result, idle time included."""
     printed: Sequence[str]
-    """The texts that cells printed."""
     ready_seconds: float
     """From the start of the process to its first answer."""
     prewarm: str | None = None
@@ -86,17 +84,12 @@ class Run:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """Number of graphs by outcome."""
         return Counter(graph["outcome"] for graph in self.graphs)
-
-    @property
-    def kernels_compiled(self) -> int:
-        return sum(graph.get("kernels_compiled", 0) for graph in self.graphs)
 
 
 @dataclass(slots=True)
 class Result:
-    """All runs of one subject; it grows while it is measured."""
+    """All runs of one subject, which grow in number while it is measured."""
 
     label: str
     values: Mapping[str, Any]
@@ -129,11 +122,9 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
     worst = min(group, key=lambda run: run.outcomes["hit"])
     loads = worst.reports is not None
     comparable = bool(texts) and worst.variant != "eager"  # rounding differs there
-    reasons = [graph["reason"] or "" for run in group for graph in run.graphs if graph["outcome"] == "hit"]
-    costs = [
-        "; ".join(note for note in reason.split("; ") if not note.startswith("not traced: "))
-        for reason in reasons
-    ]
+    reasons = (graph["reason"] for run in group for graph in run.graphs if graph["outcome"] == "hit")
+    costs = dict.fromkeys(map(cost_of_hit, reasons))
+    compiled = [sum(graph.get("kernels_compiled", 0) for graph in run.graphs) for run in group]
     return {
         "variant": worst.variant,
         "idle": worst.idle,
@@ -146,8 +137,8 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
         "agrees": all(run.printed == texts for run in group) if comparable else None,
         "graphs": len(worst.graphs) if loads else None,
         "outcomes": dict(worst.outcomes),
-        "kernels_compiled": max(run.kernels_compiled for run in group) if loads else None,
-        "reasons": [*dict.fromkeys(filter(None, costs))],
+        "kernels_compiled": max(compiled) if loads else None,
+        "reasons": [*filter(None, costs)],
     }
 
 
@@ -155,15 +146,12 @@ def report_json(
     results: Sequence[Result], options: Mapping[str, Any], machine: Mapping[str, Any], *, interrupted: bool
 ) -> dict[str, Any]:
     """Return all runs and their medians as JSON values."""
-    subjects = [
-        {
-            **result.values,
-            "error": result.error,
-            "medians": medians(result.runs),
-            "runs": [asdict(run) for run in result.runs],
-        }
-        for result in results
-    ]
+    subjects = []
+    for result in results:
+        runs = [asdict(run) for run in result.runs]
+        subjects.append(
+            {**result.values, "error": result.error, "medians": medians(result.runs), "runs": runs}
+        )
     environment = {**machine, **(results[0].environment if results else {})}
     about = {"format": "nbcache.bench", "version": 1, "interrupted": interrupted}
     return {**about, "environment": environment, "options": dict(options), "subjects": subjects}
@@ -185,7 +173,7 @@ def _table(result: Result) -> list[str]:
     longest_first = sorted(rows, key=lambda row: -len(row["cells"]))
     titles = dict.fromkeys(title for row in longest_first for title in row["cells"])
     lines = [["seconds", *(row["variant"] for row in rows)]]
-    if any(idles := [idle_text(row["idle"]) for row in rows]):
+    if any(idles := [_idle_text(row["idle"]) for row in rows]):
         lines.append(["", *idles])
     lines += [[title, *(_seconds(row["cells"].get(title)) for row in rows)] for title in titles]
     if result.measured is None:
@@ -204,7 +192,7 @@ def _table(result: Result) -> list[str]:
         answers = {True: "same", False: "DIFFER", None: NOTHING}
         lines.append(["printed text", *(answers[row["agrees"]] for row in rows)])
     costs = [
-        f"! {row['variant']} {idle_text(row['idle'])}: a hit, but {one_line(reason)}"
+        f"! {row['variant']} {_idle_text(row['idle'])}: a hit, but {one_line(reason)}"
         for row in rows
         for reason in row["reasons"]
     ]
@@ -213,11 +201,10 @@ def _table(result: Result) -> list[str]:
 
 def label(variant: str, idle: Idle | None) -> str:
     """Return a variant and its idle time in words: `restart, idle full`."""
-    return ", ".join(filter(None, (variant, idle_text(idle))))
+    return ", ".join(filter(None, (variant, _idle_text(idle))))
 
 
-def idle_text(idle: Idle | None) -> str:
-    """Return idle time in words: `idle 0 s`, `idle full`; empty for None."""
+def _idle_text(idle: Idle | None) -> str:
     return "" if idle is None else f"idle {idle}" if isinstance(idle, str) else f"idle {idle:g} s"
 
 

@@ -58,6 +58,17 @@ _PLACES = re.compile(r"TRITON_\w+_PATH|TORCH_HOME")
 """Variables that name where something is installed: an assembler, weights."""
 
 
+_FOLDERS = {
+    "TMPDIR": "tmp",  # torch puts its cache folder and its precompiled headers there
+    "TRITON_HOME": "triton",
+    "CUDA_CACHE_PATH": "cuda",
+    "NBCACHE_DIR": "store",
+    "NBCACHE_TRUST_DIR": "keys",
+    "IPYTHONDIR": "ipython",
+}
+"""Environment variable → the folder of a kernel that it names."""
+
+
 class CellFailed(NbcacheError):
     """A cell raised an error, or its kernel died or did not start."""
 
@@ -70,7 +81,6 @@ class Home:
 
     @property
     def store(self) -> Path:
-        """The local store of nbcache."""
         return self.root / "store"
 
     def empty(self, *, keep_caches: bool = False, store: Path | None = None) -> None:
@@ -83,36 +93,26 @@ class Home:
 
     def environment(self, caller: Mapping[str, str]) -> dict[str, str]:
         """Return a kernel's environment variables: the caller's, without settings of torch and nbcache."""
-        folders = {
-            "TMPDIR": "tmp",  # torch puts its cache folder and its precompiled headers there
-            "TRITON_HOME": "triton",
-            "CUDA_CACHE_PATH": "cuda",
-            "NBCACHE_DIR": "store",
-            "NBCACHE_TRUST_DIR": "keys",
-            "IPYTHONDIR": "ipython",
+        variables = {
+            name: value
+            for name, value in caller.items()
+            if not name.startswith(_SETTINGS) or _PLACES.fullmatch(name)
         }
-        return {
-            **{
-                name: value
-                for name, value in caller.items()
-                if not name.startswith(_SETTINGS) or _PLACES.fullmatch(name)
-            },
-            **{name: str(self.root / folder) for name, folder in folders.items()},
-            "NBCACHE_AUDIT": "0",  # one of 20 kernels would trace again what it restores
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # or ipykernel's debugger warns about frozen modules
-        }
+        variables |= {name: str(self.root / folder) for name, folder in _FOLDERS.items()}
+        variables["NBCACHE_AUDIT"] = "0"  # one of 20 kernels would trace again what it restores
+        variables["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # or ipykernel's debugger warns
+        return variables
 
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """A cell that has run."""
+    """A cell that has run, and the text that it printed."""
 
     seconds: float
     """From sending the cell to its result."""
     ended: float
     """Time of the result, on the clock of `time.perf_counter`."""
     printed: str
-    """The text that the cell printed or has as its value, without displayed reports."""
 
 
 class Kernel:
@@ -161,7 +161,7 @@ class Kernel:
 class _OneCommand(KernelSpecManager):
     """Finds one kernel, whatever its name: the one that `command` starts."""
 
-    command: Sequence[str] = (sys.executable, "-m", "ipykernel_launcher")
+    command: Sequence[str] = ()
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         argv = [*self.command, "-f", "{connection_file}", "--log-level=ERROR"]
@@ -175,25 +175,18 @@ def kernel(
     variables: Mapping[str, str],
     *,
     name: str | None = None,
-    command: Sequence[str] = _OneCommand.command,
+    command: Sequence[str] = (sys.executable, "-m", "ipykernel_launcher"),
 ) -> Iterator[Kernel]:
-    """Start the Jupyter kernel `name`, or one by its command, and kill it at the end.
-
-    CellFailed where it does not start.
-    """
+    """Start a Jupyter kernel, by its name or its command, and kill it at the end; CellFailed without it."""
     # An interrupt may come before jupyter_client removes the file: it goes with the folder.
     file = str(home.root / "kernel.json")
     manager = AsyncKernelManager(kernel_name=name or "nbcache-bench", connection_file=file)
     if name is None:
         manager.kernel_spec_manager = _OneCommand()
         manager.kernel_spec_manager.command = command
-    client = NotebookClient(
-        new_notebook(),  # type: ignore[no-untyped-call]
-        km=manager,
-        timeout=None,
-        shutdown_kernel="immediate",
-        resources={"metadata": {"path": str(cwd)}},
-    )
+    notebook = new_notebook()  # type: ignore[no-untyped-call]
+    place = {"metadata": {"path": str(cwd)}}
+    client = NotebookClient(notebook, km=manager, timeout=None, shutdown_kernel="immediate", resources=place)
     client.log.disabled = True  # its errors are raised, too
     log, group = home.root / "kernel.log", None
     with log.open("wb") as output, contextlib.ExitStack() as running:
@@ -223,21 +216,14 @@ def _output_of(cell: Any) -> str:
     return "".join([*streams, *(data.get("text/plain", "") for data in values)])
 
 
-@dataclass
-class Subject:
-    """The cells of a notebook or of a function, which are run from top to bottom."""
+@dataclass(slots=True)
+class Subject(Result):
+    """A notebook or a function: its cells by title, which run from top to bottom in the folder `cwd`."""
 
-    label: str
-    values: Mapping[str, Any]
-    """The subject as JSON values."""
     sources: Mapping[str, NotebookNode] = field(default_factory=dict)
-    """Its cells by title."""
-    measured: str | None = None
-    """Title of the cell that is compared; None for all cells together."""
     kernel: str | None = None
     """Name of the Jupyter kernel; None for a kernel of this interpreter."""
     cwd: Path = field(default_factory=Path.cwd)
-    """The folder in which its kernels run."""
 
     def cells(self, variant: Variant, bundle: Path) -> dict[str, NotebookNode | str]:
         """Return the cells for a kernel of this variant, by title; `bundle` is the file of mega-cache."""
@@ -265,7 +251,8 @@ def _notebook(path: str) -> Subject:
     titles = [f"In[{number}] {cell.source.strip().splitlines()[0]}" for number, cell in enumerate(code, 1)]
     cells = {one_line(title, _TITLE_LENGTH): cell for title, cell in zip(titles, code, strict=True)}
     kernel = notebook.metadata.get("kernelspec", {}).get("name", "python3")
-    return Subject(path, {"notebook": path}, cells, kernel=kernel, cwd=Path(path).resolve().parent)
+    cwd = Path(path).resolve().parent
+    return Subject(path, {"notebook": path}, sources=cells, kernel=kernel, cwd=cwd)
 
 
 def _function(function: str, training: bool) -> Subject:
@@ -289,7 +276,8 @@ def total(output):
     compiled = "compiled = model if os.environ.get('TORCH_COMPILE_DISABLE') else torch.compile(model)"
     cells = {"make the model": make, CALL: f"{compiled}\n{call}", HOT: call}
     nodes = {title: new_code_cell(source) for title, source in cells.items()}  # type: ignore[no-untyped-call]
-    return Subject(DOT.join([function, mode]), {"model": function, "mode": mode}, nodes, CALL)
+    values = {"model": function, "mode": mode}
+    return Subject(DOT.join([function, mode]), values, measured=CALL, sources=nodes)
 
 
 def subjects(names: Sequence[str], training: bool) -> list[Subject]:
@@ -299,13 +287,12 @@ def subjects(names: Sequence[str], training: bool) -> list[Subject]:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A kernel that is still to be started."""
+    """A kernel that is still to be started; its number and idle time are those of its `Run`."""
 
     variant: Variant
     number: int
     """Number of the run of this variant, from 1; 0 for a kernel that only prepares."""
     idle: Idle | None = None
-    """Idle time before each cell; None for a variant that does not idle."""
 
 
 def schedule(variants: Sequence[Variant], idle: Sequence[Idle], runs: int) -> Iterator[Planned]:
@@ -317,31 +304,21 @@ def schedule(variants: Sequence[Variant], idle: Sequence[Idle], runs: int) -> It
 
 
 class Runner:
-    """Measures one subject. `result` grows with each run: an interrupt loses nothing."""
+    """Measures one subject, which grows with each run: an interrupt loses nothing."""
 
     def __init__(
         self, subject: Subject, variants: Mapping[str, Variant], folder: Path, say: Callable[[str], None]
     ) -> None:
         """`folder` is an empty one for everything that kernels write; `say` takes a line of progress."""
         self.subject = subject
-        self.result = Result(subject.label, subject.values, subject.measured)
         self.folder = folder
         self.bundle = folder / "bundle"
         """The bundle that mega-cache loads."""
         self._variants = variants
-        self._say = say
-
-    def say(self, line: str) -> None:
-        """Show a line of progress."""
-        self._say(f"{self.subject.label}: {line}")
-
-    def fail(self, problem: str) -> None:
-        """Note the first failure, and show each."""
-        self.result.error = self.result.error or problem
-        self.say(f"FAILED {problem}")
+        self.say: Callable[[str], None] = lambda line: say(f"{subject.label}: {line}")
 
     def run(self, planned: Sequence[Planned], saved: Callable[[], None] = lambda: None) -> None:
-        """Start all kernels; call `saved` after each. A failure is noted in the result."""
+        """Start all kernels; call `saved` after each. The result has the first failure."""
         try:
             self.prepare([plan.variant for plan in planned])
             for number, plan in enumerate(planned, 1):
@@ -351,14 +328,18 @@ class Runner:
                 except CellFailed as error:
                     if plan.variant.stores:
                         raise
-                    self.fail(f"{name}: {error}")
+                    self._fail(f"{name}: {error}")
                     continue
-                self.result.runs.append(run)
+                self.subject.runs.append(run)
                 seconds = duration(run.cell_seconds)
                 self.say(f"run {plan.number}{DOT}{name}: {seconds} ({number} of {len(planned)})")
                 saved()
         except CellFailed as error:  # of a kernel that others need
-            self.fail(str(error))
+            self._fail(str(error))
+
+    def _fail(self, problem: str) -> None:
+        self.subject.error = self.subject.error or problem
+        self.say(f"FAILED {problem}")
 
     def prepare(self, variants: Sequence[Variant]) -> None:
         """Fill torch's own cache, and nbcache's store where no cold run will; none of these runs counts.
@@ -369,10 +350,9 @@ class Runner:
         self.say("preparing torch's own cache" if torchs else "preparing")
         self.one(Planned(self._variants["torch-warm" if torchs else "eager"], 0))
         names = [variant.name for variant in variants]
-        for name in dict.fromkeys(variant.restores for variant in variants if variant.restores):
-            if name not in names:
-                self.say("preparing nbcache's store")
-                self.one(Planned(self._variants[name], 0))
+        for name in {variant.restores for variant in variants if variant.restores}.difference(names):
+            self.say("preparing nbcache's store")
+            self.one(Planned(self._variants[name], 0))
 
     def one(self, planned: Planned) -> Run:
         """Run the cells in one fresh kernel."""
@@ -398,7 +378,7 @@ class Runner:
                 prewarmed(running)  # a user's kernel goes on, and stores what prewarming makes, too
             more = self.finish(running, planned)
             versions = (running.ask(_VERSIONS) or "? ?").split()
-        self.result.environment.update(zip(("torch", "python"), versions, strict=True))
+        self.subject.environment.update(zip(("torch", "python"), versions, strict=True))
         if variant.stores:
             shutil.rmtree(self.stored(variant.name), ignore_errors=True)
             shutil.copytree(home.store, self.stored(variant.name))
@@ -422,7 +402,6 @@ class Runner:
     # --- what the project's own benchmarks override ------------------------------------------------
 
     def home(self, variant: Variant) -> Home:
-        """Return the variant's folders."""
         return Home(self.folder / (variant.home or variant.name))
 
     def fills(self, planned: Planned) -> bool:
@@ -430,13 +409,10 @@ class Runner:
         return planned.variant.torchs == "folder" and planned.number == 0
 
     def start(self, planned: Planned, **more: Any) -> contextlib.AbstractContextManager[Kernel]:
-        """Start a kernel, and end it."""
-        variables = self.variables(planned)
-        home = self.home(planned.variant)
+        variables, home = self.variables(planned), self.home(planned.variant)
         return kernel(home, self.subject.cwd, variables, name=self.subject.kernel, **more)
 
     def variables(self, planned: Planned) -> dict[str, str]:
-        """Return the environment variables of the kernel."""
         return {**self.home(planned.variant).environment(os.environ), **planned.variant.variables}
 
     def before(self, planned: Planned) -> None:
@@ -455,8 +431,8 @@ class Runner:
 def prewarmed(running: Kernel, *, settle: float = 0.5, poll: float = 0.25, most: float = 60.0) -> str | None:
     """Wait until prewarming is over, at most `most` seconds, and return its state.
 
-    A kernel takes a moment after a cell before it prewarms: it is asked after `settle` seconds, then each
-    `poll` seconds. No cell runs for that, or prewarming would stop.
+    A kernel prewarms a moment after a cell: it is asked after `settle` seconds, then each `poll` seconds. No
+    cell runs for that, or prewarming would stop.
     """
     deadline = time.monotonic() + most
     time.sleep(settle)

@@ -19,6 +19,7 @@ another kernel that compiles the same graph; `load` is reading from caches and l
 
 RESUMED = " (resumed)"
 """The end of the name of a function that goes on after a graph break."""
+_TRACE_FITS = "not traced: "
 
 
 def bare_name(function: str) -> str:
@@ -29,6 +30,12 @@ def bare_name(function: str) -> str:
 def has_own_name(function: str) -> bool:
     """Return whether a function has a name by which it is known again, as a lambda has not."""
     return not function.removesuffix(RESUMED).endswith("<lambda>")
+
+
+def cost_of_hit(reason: str | None) -> str:
+    """Return the notes in a hit's reason that name a cost, without the one that a stored trace fits."""
+    notes = (reason or "").split("; ")
+    return "; ".join(note for note in notes if not note.startswith(_TRACE_FITS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from nbcache.bench import command
 from nbcache.bench.command import run_in_notebook
 from nbcache.bench.report import VARIANTS, Run, medians
 from nbcache.bench.runner import CellFailed, Home, Kernel, kernel, prewarmed, schedule
@@ -75,14 +76,6 @@ def outcomes(row: dict[str, Any]) -> set[str]:
         ("absent.ipynb", "there is no notebook 'absent.ipynb'"),
         ("mine.ipynb my:f", "use two commands"),
         ("mine.ipynb --training", "a notebook has its own cells"),
-        ("mine.ipynb --variants torch", "did you mean torch-warm?"),
-        ("my:f --variants restar", "did you mean restart"),
-        ("my:f --variants ,", "--variants does not take ''"),
-        ("my:f --runs 0", "--runs 0 is not a number"),
-        ("my:f --runs many", "--runs many"),
-        ("my:f --idle soon", "--idle soon is no time"),
-        ("my:f --idle -1", "--idle -1 is no time"),
-        ("my:f --idle nan", "--idle nan is no time"),
         ("--json my:f my:f", "put SUBJECT before --json"),
         ("my:f --json no/such/folder/out.json", "is no .json file in a folder"),
     ],
@@ -97,6 +90,25 @@ def test_wrong_usage_is_one_error_with_a_next_step(
     assert shown.out == ""
     assert message in shown.err
     assert "next: " in shown.err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--variants restar", "'restar' is none of eager, cold,"),
+        ("--variants ,", "'' is none of eager, cold,"),
+        ("--runs 0", "'0' is no number, 1 or more"),
+        ("--runs many", "'many' is no number"),
+        ("--idle soon", "'soon' is neither seconds, 0 or more, nor `full`"),
+        ("--idle -1", "'-1' is neither seconds"),
+        ("--idle nan", "'nan' is neither seconds"),
+    ],
+)
+def test_a_wrong_value_is_named(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["bench", "my:f", *line.split()])
+
+    assert message in capsys.readouterr().err
 
 
 def test_a_missing_package_is_one_error_with_the_pip_command(
@@ -410,6 +422,29 @@ def test_an_interrupted_cell_ends_the_command_that_it_runs(
 
     assert "medians of 1000" in shown and shown.endswith("it was interrupted\n")
     assert not list(Path(isolated["TMPDIR"]).iterdir())
+
+
+def test_a_command_that_stays_alive_after_its_output_is_killed_and_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stays = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True)\n"
+        "os.close(1); os.close(2); time.sleep(600)"
+    )
+    real = subprocess.Popen
+    processes = []
+
+    def popen(arguments: list[str], **options: Any) -> Any:
+        processes.append(real([sys.executable, "-c", stays], **options))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(command, "_STOP_SECONDS", 0.1)
+
+    with pytest.raises(NbcacheError, match="has not ended 0 s after its last output, and is killed"):
+        run_in_notebook(["my:f"])
+
+    assert capsys.readouterr().out == "1\n" and processes[0].returncode == -signal.SIGKILL
 
 
 def test_in_a_notebook_it_prints_what_the_command_says(
