@@ -181,6 +181,13 @@ def test_a_cell_that_only_hits_says_loading_and_not_compiling():
     assert "compiling" not in text and "next time" not in text
 
 
+def test_a_hit_says_what_it_had_to_do_all_the_same_and_not_that_its_trace_fits():
+    fits = "not traced: 8 guards and 5 facts hold"
+    assert "note:" not in report_text(report(graph(reason=fits)))
+    costly = report_text(report(graph(reason=f"3 of 4 kernels compiled again; {fits}")))
+    assert costly.splitlines()[-1] == "    note: 3 of 4 kernels compiled again"
+
+
 def test_a_cell_that_only_misses_says_what_the_next_run_saves_without_tracing_which_stays():
     missed = report(graph(Outcome.MISS))
     assert "stored for next time (saves about 12.0 s)" in report_text(missed)

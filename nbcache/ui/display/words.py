@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nbcache.core.model import Level, Outcome
-from nbcache.core.reports import Activity, GraphRecord
+from nbcache.core.reports import Activity, GraphRecord, cost_of_hit
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent, size
 from nbcache.explain.guards import readable
 from nbcache.kernel.prewarming import Prewarming
@@ -212,11 +212,10 @@ def short_location(graph: GraphRecord) -> str:
 
 def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
     """Return the explanations of a graph, as (label, text), the outcome's reason first."""
-    label = "note" if graph.outcome is Outcome.HIT else graph.outcome.value
-    waited, came = graph.seconds.get("wait", 0.0), graph.outcome is Outcome.HIT
-    why = f"{duration(waited)} for another kernel, {'which compiled it' if came else 'in vain'}"
+    is_hit, waited = graph.outcome is Outcome.HIT, graph.seconds.get("wait", 0.0)
+    why = f"{duration(waited)} for another kernel, {'which compiled it' if is_hit else 'in vain'}"
     known = (
-        (label, graph.reason),
+        ("note", cost_of_hit(graph.reason)) if is_hit else (graph.outcome.value, graph.reason),
         ("recompile", readable(graph.recompile_reason or "")),
         ("graph break", graph.graph_break_reason),
         ("waited", why if waited > _ASKING else None),
