@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -35,33 +34,18 @@ from nbcache.kernel.snapshots import Sharing
 from nbcache.launcher.forked import parent
 from nbcache.launcher.protocol import ordinary
 from nbcache.parts import PARTS
-from nbcache.snapshots.verify import Received
 from nbcache.stores.base import Store
 from nbcache.stores.directory import DirectoryStore
 from nbcache.stores.open import open_shared
-from nbcache.torch_bridge import TorchBridge, environment, gpus
+from nbcache.torch_bridge import TorchBridge, environment, gpus, torch_behavior
 from nbcache.torch_bridge.cache_folder import CacheFolder, refusal, usual_root
 from nbcache.torch_bridge.cache_settings import switched_off
 from nbcache.torch_bridge.context import Traces
 from nbcache.torch_bridge.portable import chosen
-from nbcache.torch_bridge.torch_behavior import (
-    MINIMUM,
-    NEWEST,
-    TORCHBEHAVIOR,
-    answers,
-    release,
-    spelled,
-    torch_version,
-)
+from nbcache.torch_bridge.torch_behavior import MINIMUM, NEWEST, TORCHBEHAVIOR, spelled, torch_version
+from nbcache.ui.display import words
 from nbcache.ui.display.snapshots import arrival
-from nbcache.ui.display.words import (
-    Check,
-    CheckState,
-    StoreFigures,
-    prewarming_parts,
-    shared_parts,
-    store_parts,
-)
+from nbcache.ui.display.words import Check, CheckState, StoreFigures
 from nbcache.ui.locate import Location
 
 Checks: TypeAlias = Iterator[Check]
@@ -69,7 +53,6 @@ _Look: TypeAlias = tuple[str, Callable[[], Iterable[Check]]]
 """A name for what fails, and a function that looks, and yields what it found."""
 
 _REPORT = "please report this line"
-"""The next step after a fault of ours."""
 _MINIMUM, _NEWEST = spelled(MINIMUM), spelled(NEWEST)
 _INSTALL = f"pip install 'torch>={_MINIMUM}', and restart the kernel"
 _TELLING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile", "asimd", "sve", "sve2")
@@ -95,18 +78,18 @@ def in_kernel(
         ("nbcache", _version),
         ("kernel", _kernel),
         ("notebook", lambda: _notebook(locate())),
-        ("torch", partial(_torch, current, plain_because=bridge.plain_because)),
-        ("hooks", partial(_hooks, lost)),
-        ("GPU", partial(_gpu, current)),
-        ("CPU", partial(_cpu, current)),
+        ("torch", lambda: _torch(current, plain_because=bridge.plain_because)),
+        ("hooks", lambda: _hooks(lost)),
+        ("GPU", lambda: _gpu(current)),
+        ("CPU", lambda: _cpu(current)),
         ("torch's caches", lambda: _caches(bridge.switched_caches())),
-        ("torch's folder", partial(_torch_folder, folder, chosen_by, serves)),
-        *_everywhere(settings, partial(_store, settings, session.artifacts.store, store_error), folder),
-        ("snapshots", partial(_snapshots, sharing, current, settings.trust)),
-        ("shared store", partial(_connection, settings, session.shared_client)),
-        ("prewarming", partial(_prewarming, settings, session.prewarm)),
-        ("traces", partial(_traces, settings, bridge.traces, lost)),
-        ("notices", partial(_notices, session.notices)),
+        ("torch's folder", lambda: _torch_folder(folder, chosen_by, serves)),
+        *_everywhere(settings, lambda: _store(settings, session.artifacts.store, store_error), folder),
+        ("snapshots", lambda: _snapshots(sharing, current, settings.trust)),
+        ("shared store", lambda: _connection(settings, session.shared_client)),
+        ("prewarming", lambda: _prewarming(settings, session.prewarm)),
+        ("traces", lambda: _traces(settings, bridge.traces, lost)),
+        ("notices", lambda: _notices(session.notices)),
     )
 
 
@@ -119,17 +102,12 @@ def in_terminal(settings: Settings) -> list[Check]:
     except Exception as error:  # absent, broken or too old
         failure = error
     folder, chosen_by = CacheFolder().where()
-    return _run_checks(
-        ("nbcache", _version),
-        ("torch", partial(_torch, current, failure)),
-        *([] if failure else [("hooks", _tested_hooks)]),
-        ("GPU", partial(_gpu, current)),
-        ("CPU", partial(_cpu, current)),
-        ("torch's caches", _caches),
-        *([("torch's folder", partial(_torch_folder, folder, chosen_by, True))] if folder else []),
-        *_everywhere(settings, lambda: _store(settings, DirectoryStore(settings.dir)), folder),
-        ("shared store", partial(_reachable, settings)),
-    )
+    looks: list[_Look] = [("nbcache", _version), ("torch", lambda: _torch(current, failure))]
+    looks += [] if failure else [("hooks", _tested_hooks)]
+    looks += [("GPU", lambda: _gpu(current)), ("CPU", lambda: _cpu(current)), ("torch's caches", _caches)]
+    looks += [("torch's folder", lambda: _torch_folder(folder, chosen_by, True))] if folder else []
+    looks += _everywhere(settings, lambda: _store(settings, DirectoryStore(settings.dir)), folder)
+    return _run_checks(*looks, ("shared store", lambda: _reachable(settings)))
 
 
 def _everywhere(settings: Settings, store: Callable[[], Iterable[Check]], torch_folder: str) -> list[_Look]:
@@ -137,10 +115,10 @@ def _everywhere(settings: Settings, store: Callable[[], Iterable[Check]], torch_
     return [
         ("temp folder", _temp_folder),
         ("C++ compiler", _cpp_compiler),
-        ("portable", partial(_portable, settings)),
+        ("portable", lambda: _portable(settings)),
         ("local store", store),
-        ("disk", partial(_disks, {name: folder for name, folder in folders.items() if folder})),
-        ("trust", partial(_policy, settings)),
+        ("disk", lambda: _disks({name: folder for name, folder in folders.items() if folder})),
+        ("trust", lambda: _policy(settings)),
         ("keys", lambda: _keys(Keyring(settings.trust_dir))),
     ]
 
@@ -160,7 +138,6 @@ def _run_checks(*looks: _Look) -> list[Check]:
 
 
 def _ok(text: str, name: str = "") -> Check:
-    """Return a finding, by default under the name of the look."""
     return Check(name, CheckState.OK, text)
 
 
@@ -176,10 +153,7 @@ def _problem(text: str, next_step: str, name: str = "") -> Check:
 
 
 def _torch(current: Environment | None, failure: Exception | None = None, plain_because: str = "") -> Checks:
-    """Check torch; `failure` is what importing it has just raised.
-
-    `plain_because` is why nbcache leaves it alone in this kernel.
-    """
+    """Check torch: importing it has just raised `failure`, or nbcache goes on without it, `plain_because`."""
     version = torch_version()
     if version is None:
         yield _problem("not installed: there is nothing that compiles", _INSTALL)
@@ -213,7 +187,7 @@ def _hooks(lost: Mapping[str, str]) -> Checks:
 
 def _tested_hooks() -> Checks:
     """Report whether the hooks were tested with this torch: to try them, torch's compiler is imported."""
-    installed = release(torch_version() or "0.0")
+    installed = torch_behavior.release(torch_version() or "0.0")
     if installed > NEWEST:
         text = f"torch {spelled(installed)} is newer than {_NEWEST}, the newest with which they were tested"
         yield _note(text, "%nbcache doctor, in a kernel that has compiled, says which parts are off")
@@ -223,17 +197,13 @@ def _tested_hooks() -> Checks:
 
 
 def _behavior() -> Check:
-    words = {name: "yes" if answer else "no" for name, _, _, answer in answers() if answer is not None}
-    return _ok(DOT.join(f"{name} {answer}" for name, answer in words.items()), "torch behavior")
-
-
-def _values(current: Environment | None) -> Mapping[str, str]:
-    """Return the components of the environment, or those that are known without torch."""
-    return environment.without_torch() if current is None else current.values
+    known = [(name, answer) for name, _, _, answer in torch_behavior.answers() if answer is not None]
+    text = DOT.join(f"{name} {'yes' if answer else 'no'}" for name, answer in known)
+    return _ok(text, "torch behavior")
 
 
 def _cpu(current: Environment | None) -> Checks:
-    values = _values(current)
+    values = environment.without_torch() if current is None else current.values
     instructions = set(values["cpu.features"].split())
     parts = [values["cpu.machine"], " ".join(name for name in _TELLING if name in instructions)]
     if "cpu.capability" in values:
@@ -247,8 +217,7 @@ def _cpu(current: Environment | None) -> Checks:
 
 
 def _gpu(current: Environment | None) -> Checks:
-    """Check GPU and Triton."""
-    values = _values(current)
+    values = environment.without_torch() if current is None else current.values
     device, triton = values["device"], values["triton.version"]  # what is compiled is for this device
     cuda = values.get("torch.cuda")  # None before torch is imported
     devices = gpus.found()
@@ -269,12 +238,10 @@ def _gpu(current: Environment | None) -> Checks:
     elif triton == "none":
         without = f"{cards}, without Triton: nothing can be compiled for it"
         yield _note(without, "install torch's build for CUDA, which brings the Triton that fits")
-    elif cuda is not None and devices.cuda is not None and devices.cuda[0] < release(cuda)[0]:
-        newest = f"{devices.cuda[0]}.{devices.cuda[1]}"
-        old = (
-            f"{cards}, whose driver {devices.driver} runs CUDA up to {newest}, and torch is built for {cuda}"
-        )
-        yield _note(old, f"update the driver, or install torch's build for CUDA {devices.cuda[0]}")
+    elif cuda and devices.cuda and devices.cuda[0] < torch_behavior.release(cuda)[0]:
+        runs = f"whose driver {devices.driver} runs CUDA up to {devices.cuda[0]}.{devices.cuda[1]}"
+        remedy = f"update the driver, or install torch's build for CUDA {devices.cuda[0]}"
+        yield _note(f"{cards}, {runs}, and torch is built for {cuda}", remedy)
     else:
         driver, built = devices.driver and f"driver {devices.driver}", cuda and f"torch for CUDA {cuda}"
         yield _ok(DOT.join(filter(None, (cards, driver, built, with_triton))))
@@ -301,7 +268,7 @@ def _compiler(name: str, path: str | None, variable: str, package: str, lost: st
 
 
 def _caches(switched: Iterable[str] = ()) -> Checks:
-    """Check torch's caches; `switched` are the settings that were switched by `%nbcache config`."""
+    """Check torch's caches; `%nbcache config` has changed the settings `switched`."""
     off = list(switched_off(tuple(switched)))
     for setting in off:
         state = CheckState.NOTE if setting.hits else CheckState.PROBLEM
@@ -311,7 +278,7 @@ def _caches(switched: Iterable[str] = ()) -> Checks:
 
 
 def _torch_folder(folder: str, chosen_by: str, serves: bool) -> Checks:
-    """Check torch's cache folder; `serves` is true if nbcache puts there what it restores."""
+    """Check torch's cache folder; `serves` is true if nbcache restores artifacts there."""
     if not serves:
         text = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
         yield _problem(text, "set TORCHINDUCTOR_CACHE_DIR to a folder of yours, and restart the kernel")
@@ -342,19 +309,19 @@ def _usable(folder: str, text: str, remedy: str) -> Check:
     """Check a folder in which torch compiles."""
     if any(character.isspace() for character in folder):
         return _problem(f"{text}: torch cannot compile where a name has a space", remedy)
-    if (error := _unwritable(Path(folder))) is not None:
-        return _problem(f"{text}: {error.strerror or error}", remedy)
+    if why := _unwritable(Path(folder)):
+        return _problem(f"{text}: {why}", remedy)
     return _ok(text)
 
 
-def _unwritable(folder: Path) -> OSError | None:
-    """Return why nothing can be written to a folder, or to where it would be made; None if it can."""
+def _unwritable(folder: Path) -> str:
+    """Return why nothing can be written to a folder, or to where it would be made; empty if it can."""
     try:
         with tempfile.TemporaryFile(dir=_existing(folder), buffering=0) as file:
             file.write(b"nbcache")
     except OSError as error:
-        return error
-    return None
+        return error.strerror or str(error)
+    return ""
 
 
 def _existing(folder: Path) -> Path:
@@ -363,18 +330,18 @@ def _existing(folder: Path) -> Path:
 
 
 def _disks(folders: Mapping[str, str]) -> Checks:
-    """Check the room on the disk of each folder, by name, and of the temp folder; a disk counts once."""
+    """Check the room on the disk of each folder, by name, and of the temp folder, once per disk."""
     disks: dict[int, tuple[Path, list[str]]] = {}
     for name, folder in {"the temp folder": tempfile.gettempdir(), **folders}.items():
         there = _existing(Path(folder).absolute())
         disks.setdefault(there.stat().st_dev, (there, []))[1].append(name)
     for there, names in disks.values():
         free = shutil.disk_usage(there).free
-        text = f"{size(free)} free for {', '.join(names)}"
-        if free < _LEAST_FREE:
-            yield _problem(text, f"free {size(_LEAST_FREE)}, or choose folders on another disk")
-        else:
-            yield _ok(text)
+        text, remedy = (
+            f"{size(free)} free for {', '.join(names)}",
+            f"free {size(_LEAST_FREE)}, or choose folders on another disk",
+        )
+        yield _problem(text, remedy) if free < _LEAST_FREE else _ok(text)
 
 
 def store_figures(store: Store, max_bytes: int) -> StoreFigures:
@@ -388,18 +355,17 @@ def store_figures(store: Store, max_bytes: int) -> StoreFigures:
 def _store(settings: Settings, store: Store, error: StoreError | None = None) -> Checks:
     """Check the store; `error` is why it is not the local one."""
     folder = store.path if isinstance(store, DirectoryStore) else None
-    figures = store_parts(store_figures(store, settings.max_bytes))
+    figures = words.store_parts(store_figures(store, settings.max_bytes))
     text = DOT.join([str(folder or store.name), *figures[1:]])
-    cause = None if folder is None else _unwritable(folder)
     if error is not None:
         text = f"{error}; the {store.name} serves instead, and the next one starts cold"
         yield _problem(text, error.next_step or _REPORT)
     elif store.read_only:
         text += ": it cannot be written to, so nothing new is kept"
         yield _note(text, "set NBCACHE_DIR to a folder that you can write to, and restart the kernel")
-    elif cause is not None:
+    elif folder is not None and (why := _unwritable(folder)):
         remedy = "free disk space, or set NBCACHE_DIR to another folder, and restart the kernel"
-        yield _problem(f"{text}: {cause.strerror or cause}", remedy)
+        yield _problem(f"{text}: {why}", remedy)
     elif not settings.save:
         text += f": save=off ({settings.origin('save')}), so nothing new is kept"
         yield _note(text, "%nbcache config save=on, or NBCACHE_SAVE=on")
@@ -433,42 +399,36 @@ def _keys(keyring: Keyring) -> Checks:
 def _snapshots(sharing: Sharing, current: Environment | None, policy: Policy) -> Checks:
     if not sharing.looked(_LOOK_SECONDS):
         yield _note("those of this notebook are still being looked for", "ask again in a moment", "snapshot")
-    problems = sharing.problems()
+    problems, arrived = sharing.problems(), sharing.known()
     for error in problems:
         yield _problem(str(error), error.next_step or "take it anew, or remove it", "snapshot")
-    arrived = sharing.known()
     for received in arrived:
-        yield _snapshot(received, current, policy, sharing)
+        here = current or environment.foreseen()
+        text, hindrances = arrival(received, here, policy, sharing.judge, sharing.cells)
+        if current is not None and fitting(received.snapshot.manifests, current) is None:
+            hindrances.append(
+                ("nothing of it can be used here", "%nbcache snapshot, once the cells have run")
+            )
+        if hindrances:
+            why, next_steps = zip(*hindrances, strict=True)
+            yield _note(DOT.join([text, *why]), "; ".join(next_steps), "snapshot")
+        else:
+            use = "used" if current else "used as soon as torch is imported"
+            yield _ok(DOT.join([text, use]), "snapshot")
     if not problems and not arrived:
         yield _ok("none came with this notebook")
 
 
-def _snapshot(received: Received, current: Environment | None, policy: Policy, sharing: Sharing) -> Check:
-    foreseen = current or environment.foreseen()
-    words, hindrances = arrival(received, foreseen, policy, sharing.judge, sharing.cells)
-    if current is not None and fitting(received.snapshot.manifests, current) is None:
-        hindrances.append(("nothing of it can be used here", "%nbcache snapshot, once the cells have run"))
-    if hindrances:
-        why, next_steps = zip(*hindrances, strict=True)
-        return _note(DOT.join([words, *why]), "; ".join(next_steps), "snapshot")
-    return _ok(DOT.join([words, "used" if current else "used as soon as torch is imported"]), "snapshot")
-
-
 def _connection(settings: Settings, shared_client: SharedClient | None) -> Checks:
     """Check the shared store of a kernel."""
-    if shared_client is None:
-        if settings.shared_url:
-            yield _note("not connected, as a notice explains", "%nbcache connect")
-        else:
-            yield _ok("not connected to any: %nbcache connect URL")
-        return
-    figures, failure = shared_client.level.figures(), shared_client.level.failure
-    words = DOT.join(shared_parts(figures))
-    if figures.off:
-        remedy = (failure and failure.next_step) or "check that it can be reached"
-        yield _problem(words, remedy)
+    if shared_client is not None:
+        figures, failure = shared_client.level.figures(), shared_client.level.failure
+        text, remedy = DOT.join(words.shared_parts(figures)), failure and failure.next_step
+        yield _problem(text, remedy or "check that it can be reached") if figures.off else _ok(text)
+    elif settings.shared_url:
+        yield _note("not connected, as a notice explains", "%nbcache connect")
     else:
-        yield _ok(words)
+        yield _ok("not connected to any: %nbcache connect URL")
 
 
 def _reachable(settings: Settings) -> Checks:
@@ -491,7 +451,6 @@ def _version() -> Checks:
 
 
 def _kernel() -> Checks:
-    """Report whether this kernel was forked from a nursery."""
     last = ordinary()
     if nursery := parent():
         yield _ok(f"forked from the nursery {nursery}, with torch imported")
@@ -520,15 +479,12 @@ def _prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
     elif not settings.prewarm:
         yield _ok(f"off ({settings.origin('prewarm')})")
     else:
-        begun = DOT.join(prewarming_parts(prewarming))
+        begun = DOT.join(words.prewarming_parts(prewarming))
         yield _ok(begun or "not begun: it is done while no cell runs, in a notebook's kernel")
 
 
 def _traces(settings: Settings, traces: Traces | None, lost: Mapping[str, str]) -> Checks:
-    """Report whether this kernel keeps traces; `traces` is None until torch is imported.
-
-    `lost` says why parts are off.
-    """
+    """Report whether this kernel keeps traces; `traces` is None until torch is imported."""
     why = lost.get("trace_frames", "") or ("" if traces is None else traces.off_because())
     if settings.trace == "off":
         yield _ok(f"off ({settings.origin('trace')})")

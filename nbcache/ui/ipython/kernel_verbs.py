@@ -69,7 +69,7 @@ from nbcache.ui.terminal.shown import Shown, cell_titles, write
 _WAIT_SECONDS = 60.0
 """The longest wait of `%nbcache flush`."""
 _NOTEBOOK_SECONDS = 1.0
-"""The longest wait of a panel for the notebook's place."""
+"""The longest wait of a verb for the notebook's place."""
 _MOST_NAMED, _MOST_SHOWN, _MOST_MAKERS = 8, 5, 3
 """Functions that are named if the one asked for is none of them, publications, and others in each."""
 _MAX_OUTPUT_BYTES = 5 * 10**6
@@ -97,14 +97,12 @@ class Planner:
         self.sharing = sharing
 
     def plan(self) -> Rendered:
-        """Return what the next run of each cell will hit, and how long it will take."""
-        notebook = self._session.notebook(timeout=1.0)
+        notebook = self._session.notebook(timeout=_NOTEBOOK_SECONDS)
         plan, notes, problem = self.planned(notebook)
         return render_plan(plan, os.path.basename(notebook), notes, problem=problem)
 
     def stats(self) -> Rendered:
-        """Return the effect of restoring, in this kernel and in all that the history has."""
-        session, notebook = self._session, self._session.notebook(timeout=1.0)
+        session, notebook = self._session, self._session.notebook(timeout=_NOTEBOOK_SECONDS)
         graphs, cache = session.graphs, session.cache
         missed = [graph for graph in graphs if graph.outcome is Outcome.MISS]
         cache.history.read(notebook)
@@ -136,8 +134,7 @@ class Planner:
         return render_stats(stats, os.path.basename(notebook))
 
     def timeline(self) -> Rendered:
-        """Return where the seconds of this kernel's cells went, and how the notebook's kernels followed."""
-        notebook = self._session.notebook(timeout=1.0)
+        notebook = self._session.notebook(timeout=_NOTEBOOK_SECONDS)
         session, history = self._session, self._session.cache.history
         history.read(notebook)
         times = timeline(session.reports, history.runs(), history.kernel, session.environment)
@@ -174,6 +171,7 @@ class Planner:
     def _from_snapshots(self, unfit: list[Unfit]) -> list[Place]:
         """Return what snapshots that came along hold, and fits; add to `unfit` those that do not."""
         places: list[Place] = []
+        here = self._session.environment
         self.sharing.looked(_LOOK_SECONDS)
         try:
             snapshots = self.sharing.told()
@@ -184,7 +182,12 @@ class Planner:
             manifests = received.snapshot.manifests
             try:
                 received.unlock(self._session.settings.trust)
-                fits = self._fitting(received)
+                if here is None:
+                    fits = [manifest for manifest in manifests if not self._differs(manifest)]
+                elif fitting(manifests, here) is not None:
+                    fits = [usable(received, here, self.sharing.judge)[0]]
+                else:
+                    fits = []
             except NbcacheError as error:
                 graphs = len({graph.identity for manifest in manifests for graph in manifest.graphs})
                 unfit.append(Unfit(received.name, graphs, (error.with_next_step(),)))
@@ -193,14 +196,6 @@ class Planner:
             if not fits:
                 unfit += [self._unfit(received.name, manifest) for manifest in manifests]
         return places
-
-    def _fitting(self, received: Received) -> list[Manifest]:
-        """Return what of a snapshot may be used here, by what is known; raises as `usable` does."""
-        manifests, here = received.snapshot.manifests, self._session.environment
-        if here is None:
-            foreseen = self._foreseen()
-            return [manifest for manifest in manifests if not self._differs(manifest, foreseen)]
-        return [] if fitting(manifests, here) is None else [usable(received, here, self.sharing.judge)[0]]
 
     def _from_others(self) -> list[Place]:
         """Return what others have published of the notebook, and fits."""
@@ -253,9 +248,9 @@ class Planner:
 
     def _from_store(self, notebook: str) -> tuple[list[Place], list[Unfit]]:
         """Return what the local store has of a notebook for this environment, and for others."""
-        stored, here, places, unfit = self._session.artifacts, self._here(), [], []
+        stored, places, unfit = self._session.artifacts, [], []
         for manifest in stored.manifests(notebook).values():
-            if self._differs(manifest, here):
+            if self._differs(manifest):
                 unfit.append(self._unfit(stored.store.name, manifest))
                 continue
             admitted = stored.admitted(manifest)
@@ -267,11 +262,12 @@ class Planner:
         """Return the environment, before torch is imported what is known of it."""
         return self._session.environment or self._foreseen()
 
-    def _differs(self, manifest: Manifest, here: Environment | None) -> bool:
+    def _differs(self, manifest: Manifest) -> bool:
         """Return whether a manifest is of another environment than this one, as far as that is known."""
-        if here is None or here is self._session.environment:
-            return here is not None and manifest.environment.digest != here.digest
-        return bool(foreseen_differences(manifest, here))
+        if (here := self._session.environment) is not None:
+            return manifest.environment.digest != here.digest
+        foreseen = self._foreseen()
+        return foreseen is not None and bool(foreseen_differences(manifest, foreseen))
 
     def _unfit(self, name: str, manifest: Manifest) -> Unfit:
         if (here := self._here()) is None:
@@ -366,7 +362,7 @@ class SnapshotVerbs(Planner):
 
     def finish(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for what is being written."""
-        if self._writing is not None and self._writing.is_alive():
+        if self._writing is not None:
             self._writing.join(timeout)
 
     def take(self, dest: str = "", *, everything: bool = False) -> dict[str, Any]:
@@ -375,10 +371,22 @@ class SnapshotVerbs(Planner):
         Return the MIME bundle to display: a line, and the part of the snapshot that an output keeps.
         """
         notebook = self._locate()
+        origin, keyring = self.sharing.origin(notebook), self.sharing.keyring
         if dest == "notebook":
-            return self._into_output(notebook, everything=everything)
+            draft = attributed(self.sharing.build(origin, everything=everything), [], origin, keyring)
+            data = signed(draft, keyring)
+            if len(data) > _MAX_OUTPUT_BYTES:
+                raise SnapshotError(
+                    f"the snapshot takes {size(len(data))}, and an output of more than "
+                    f"{size(_MAX_OUTPUT_BYTES)} freezes the page",
+                    where="%nbcache snapshot notebook",
+                    next_step="%nbcache snapshot writes it into a file beside the notebook",
+                )
+            carried = display.held(draft.snapshot)
+            line = f"this output carries {carried}. It is kept once the notebook is saved."
+            return {"text/plain": line, MIME: base64.b64encode(data).decode("ascii")}
         target = destination(dest) if dest else self.sharing.beside_notebook(notebook)
-        taken = self.sharing.write(target, self.sharing.origin(notebook), everything=everything)
+        taken = self.sharing.write(target, origin, everything=everything)
         name = target.name if isinstance(target, Path) else taken.where
         bundle: dict[str, Any] = {"text/plain": display.taken_words(name, taken)}
         if isinstance(target, Path):  # lets the file be found again after a rename
@@ -386,20 +394,6 @@ class SnapshotVerbs(Planner):
             reference = {"file": name, "digest": sha256(taken.data), "environments": environments}
             bundle[MANIFEST_MIME] = reference
         return bundle
-
-    def _into_output(self, notebook: str, *, everything: bool) -> dict[str, Any]:
-        origin, keyring = self.sharing.origin(notebook), self.sharing.keyring
-        draft = attributed(self.sharing.build(origin, everything=everything), [], origin, keyring)
-        data = signed(draft, keyring)
-        if len(data) > _MAX_OUTPUT_BYTES:
-            raise SnapshotError(
-                f"the snapshot takes {size(len(data))}, and an output of more than {size(_MAX_OUTPUT_BYTES)} "
-                "freezes the page",
-                where="%nbcache snapshot notebook",
-                next_step="%nbcache snapshot writes it into a file beside the notebook",
-            )
-        line = f"this output carries {display.held(draft.snapshot)}. It is kept once the notebook is saved."
-        return {"text/plain": line, MIME: base64.b64encode(data).decode("ascii")}
 
     def attach(self) -> list[str]:
         """Bring the snapshot beside the notebook up to date; return how it gets into the notebook."""
@@ -585,10 +579,8 @@ class KernelVerbs(SnapshotVerbs):
 
     def change(self, name: str, value: str) -> list[str]:
         """Change one setting; return a line that says so, and torch's remarks on the new value."""
-        return [
-            f"{name} is {redacted(value) or 'empty'} for this kernel",
-            *self.change_all([f"{name}={value}"]),
-        ]
+        line = f"{name} is {redacted(value) or 'empty'} for this kernel"
+        return [line, *self.change_all([f"{name}={value}"])]
 
     def change_all(self, changes: list[str]) -> list[str]:
         """Change settings, each a NAME=VALUE; return remarks on torch's new values."""
@@ -620,13 +612,12 @@ class KernelVerbs(SnapshotVerbs):
         return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
 
     def setting_rows(self) -> tuple[list[CacheSetting], list[CacheSetting]]:
-        settings = self._session.settings
+        settings, where = self._session.settings, self._location()
         rows = [
             CacheSetting(name, settings.text(name), settings.origin(name), settings.help(name))
             for name in settings.names()
             if name != "notebook"
         ]
-        where = self._location()
         rows.append(CacheSetting("notebook", where.path, where.found_by, settings.help("notebook")))
         return rows, self._bridge.cache_settings()
 
@@ -652,7 +643,6 @@ class KernelVerbs(SnapshotVerbs):
     # --- the store ------------------------------------------------------------------------------
 
     def flush(self) -> list[str]:
-        """Wait until all that was compiled is stored, and shared."""
         began = time.perf_counter()
         done = self._session.flush(_WAIT_SECONDS)
         client, seconds = self._session.shared_client, f"{time.perf_counter() - began:.2f} s"
@@ -692,7 +682,6 @@ class KernelVerbs(SnapshotVerbs):
         return [f"removing {words}" if only.manifests else words, *self.clear_all(only)[1:]]
 
     def all_words(self) -> str:
-        """Return what `clear --all` removes, in words."""
         self._session.flush(_WAIT_SECONDS)
         stored = self._session.artifacts
         notebooks = {manifest.notebook for manifest in stored.manifests().values()} - {""}
@@ -779,7 +768,6 @@ class KernelVerbs(SnapshotVerbs):
         return [f"disconnected from {client.level.name}"]
 
     def people(self, client: SharedClient) -> list[str]:
-        """Return a line for each who has published something of this notebook."""
         return publication_lines(client.publications(), self._session.environment, self._session.judge)
 
     def share(self, name: str = "") -> list[str]:
@@ -864,18 +852,20 @@ class KernelVerbs(SnapshotVerbs):
         with suppress(StoreError):
             store = self._figures()
         strangers: list[pages.Stranger] = []
-        paste: list[str] = []
-        with suppress(NbcacheError):  # keys that cannot be read, as another line says
-            strangers = [
-                pages.Stranger(
-                    spelled(stranger.fingerprint),
-                    stranger.name,
-                    stranger.received.name,
-                    display.fit_words(stranger.received.snapshot.manifests, here),
-                )
-                for stranger in self.sharing.strangers()
-            ]
-            paste = self._paste(notebook)
+        snapshots: list[str] = []
+        paste = self._handed_over  # by what was shared last, else by the file beside the notebook
+        with suppress(OSError, ValueError, NbcacheError):  # no file, no notebook, or keys that are unreadable
+            near = beside(Path(notebook))
+            stat = near.stat()
+            written = ago(max(0.0, time.time() - stat.st_mtime))
+            snapshots.append(DOT.join([one_line(near.name, 60), size(stat.st_size), f"written {written}"]))
+            head = f"A colleague gets the file {one_line(near.name)}, and pastes:"
+            paste = paste or self._paste_lines(head, near.name)
+        with suppress(NbcacheError):
+            for stranger in self.sharing.strangers():
+                name, manifests = stranger.received.name, stranger.received.snapshot.manifests
+                fit = display.fit_words(manifests, here)
+                strangers.append(pages.Stranger(spelled(stranger.fingerprint), stranger.name, name, fit))
         return pages.Facts(
             notebook=os.path.basename(notebook),
             machine=pages.machine_parts(here, session.graphs),
@@ -884,29 +874,13 @@ class KernelVerbs(SnapshotVerbs):
             plan_problem=problem,
             people=[] if shared is None else self.people(shared),
             strangers=strangers,
-            snapshots=[*(_file_line(notebook) if notebook else ()), *self.arrivals()],
+            snapshots=[*snapshots, *self.arrivals()],
             paste=paste,
             settings=settings,
             torch_settings=torch_settings,
             store=store,
             time=time.time(),
         )
-
-    def _paste(self, notebook: str) -> list[str]:
-        """Return what a colleague pastes to have what was shared last, else the file beside the notebook."""
-        if self._handed_over or not notebook or not (near := beside(Path(notebook))).is_file():
-            return self._handed_over
-        return self._paste_lines(f"A colleague gets the file {one_line(near.name)}, and pastes:", near.name)
-
-
-def _file_line(notebook: str) -> list[str]:
-    """Return a line on the snapshot beside the notebook, if there is one."""
-    with suppress(OSError):
-        near = beside(Path(notebook))
-        stat = near.stat()
-        written = ago(max(0.0, time.time() - stat.st_mtime))
-        return [DOT.join([one_line(near.name, 60), size(stat.st_size), f"written {written}"])]
-    return []
 
 
 def _going_words(only: Clearing) -> str:
@@ -936,21 +910,24 @@ def publication_lines(publications: list[Publication], here: Environment | None,
     A graph that another compiled is attributed to that other. Each line says whether it fits `here`.
     """
     names = {
-        each.found.signer: judge.introduce(each.found.signer, each.user, each.host) for each in publications
+        publication.found.signer: judge.introduce(
+            publication.found.signer, publication.user, publication.host
+        )
+        for publication in publications
     }
     lines = []
-    for each in publications[:_MOST_SHOWN]:
-        graphs, own_makers = each.manifest.graphs, ("", each.found.signer)
-        own = [graph for graph in graphs if graph.maker in own_makers]
-        others = Counter(graph.maker for graph in graphs if graph.maker not in own_makers)
-        parts = [names[each.found.signer]]
+    for publication in publications[:_MOST_SHOWN]:
+        signer, manifest = publication.found.signer, publication.manifest
+        own = [graph for graph in manifest.graphs if graph.maker in ("", signer)]
+        others = Counter(graph.maker for graph in manifest.graphs if graph.maker not in ("", signer))
+        parts = [names[signer]]
         if own or not others:
             parts += [counted(len(own), "graph"), f"saves about {duration(sum(g.seconds for g in own))}"]
         parts += [
             f"has {counted(count, 'graph')} of {names.get(maker) or judge.introduce(maker)}"
             for maker, count in others.most_common(_MOST_MAKERS)
         ]
-        parts += [ago(time.time() - each.published), display.fit_words([each.manifest], here)]
+        parts += [ago(time.time() - publication.published), display.fit_words([manifest], here)]
         lines.append(DOT.join(filter(None, parts)))
     if (more := len(publications) - _MOST_SHOWN) > 0:
         lines.append(f"and {more} more")
