@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from IPython.core.completer import CompletionContext
 from IPython.core.error import UsageError
@@ -42,6 +42,7 @@ _PANELS = {
 _ELSEWHERE = ("diagnose", "restore", "snapshot", "verify")
 """The verbs whose values IPython completes: Python, and paths."""
 _VERBS = list(dict.fromkeys(form.split()[0] for form in MAGICS))
+_Answer: TypeAlias = Rendered | Shown | Sequence[str] | None
 
 
 class Magics:
@@ -53,6 +54,17 @@ class Magics:
         self._verbs = verbs
         self._open: dict[str, Panel] = {}
         """Kind → the newest panel of it, which is live."""
+        self._special: dict[str, Callable[[SimpleNamespace], _Answer]] = {
+            "clear": self._clear,
+            "config": self._config,
+            "graphs": self._graphs,
+            "panel": self._panel,
+            "restore": lambda arguments: verbs.restore(*arguments.words, ask=True),
+            "share": self._share,
+            "snapshot": self._snapshot,
+            "trust": self._trust,
+        }
+        """The verbs that differ from the method of their name in `KernelVerbs`."""
 
     def compile_cached(self, line: str, cell: str) -> Any:
         """Run a marked cell where IPython was asked for the magic itself, as `run_cell_magic` does."""
@@ -89,30 +101,27 @@ class Magics:
             arguments = magic_arguments(verb, words)
         except ValueError as error:
             raise UsageError(f"%nbcache {verb}: {error}. Usage: {usage(verb)}") from None
-        if (special := getattr(self, f"_{verb}", None)) is not None:
-            result = special(arguments)
+        if verb in self._special:
+            answer = self._special[verb](arguments)
         else:
-            result = getattr(self._verbs, verb)(*arguments.words)
-        if isinstance(result, Rendered):
-            show(result, getattr(arguments, "json", False))
-        elif isinstance(result, Shown):
-            print(json.dumps(result.data, indent=2) if getattr(arguments, "json", False) else result.text)
-        elif result is not None:
-            write("nbcache: " + "\n".join(result))
+            answer = getattr(self._verbs, verb)(*arguments.words)
+        if isinstance(answer, Rendered | Shown):
+            show(answer, getattr(arguments, "json", False))
+        elif answer is not None:
+            write("nbcache: " + "\n".join(answer))
 
     nbcache.__doc__ = magic_help()
 
     # --- the verbs ------------------------------------------------------------------------------
 
-    def _config(self, arguments: SimpleNamespace) -> Rendered | None:
-        changes = [word for word in arguments.words if "=" in word]
-        for name in arguments.words:
-            if name in Settings.names():
-                raise UsageError(f"%nbcache config: `{name}` needs a value, {name}=VALUE")
-            if name not in changes:
-                raise UsageError(f"%nbcache config: `{name}` is not understood. Usage: {usage('config')}")
-        remarks = self._verbs.change_all(changes)
-        if arguments.json or not changes:
+    def _config(self, arguments: SimpleNamespace) -> _Answer:
+        for word in arguments.words:
+            if word in Settings.names():
+                raise UsageError(f"%nbcache config: `{word}` needs a value, {word}=VALUE")
+            if "=" not in word:
+                raise UsageError(f"%nbcache config: `{word}` is not understood. Usage: {usage('config')}")
+        remarks = self._verbs.change_all(arguments.words)
+        if arguments.json or not arguments.words:
             return self._verbs.config()
         for remark in remarks:
             write(f"nbcache: {remark}")
@@ -126,11 +135,7 @@ class Magics:
         else:
             write(bundle["text/plain"])
 
-    def _restore(self, arguments: SimpleNamespace) -> list[str]:
-        return self._verbs.restore(*arguments.words, ask=True)
-
-    def _trust(self, arguments: SimpleNamespace) -> Shown | list[str] | None:
-        """Trust the signers of arrived snapshots; show, add and remove signers, as the command does."""
+    def _trust(self, arguments: SimpleNamespace) -> _Answer:
         action, *signer = arguments.words or [""]
         settings, name = self._session.settings, arguments.name
         if not action:
@@ -159,29 +164,27 @@ class Magics:
 
     # --- panels ---------------------------------------------------------------------------------
 
-    def _panel(self, arguments: SimpleNamespace) -> None:
+    def _panel(self, arguments: SimpleNamespace) -> _Answer:
         kind, *_ = arguments.words or ["panel"]
         if kind == "timeline":
-            show(self._verbs.timeline(), as_json=False)
-        elif kind not in _PANELS:
+            return self._verbs.timeline()
+        if kind not in _PANELS:
             raise UsageError(f"%nbcache panel: there is no panel `{kind}`. Usage: {usage('panel')}")
-        elif self._has_widgets():
-            self._open_panel(kind)
-        else:
-            panel = render_panel(self._verbs.now(), self._verbs.facts(), _PANELS[kind])
-            _display(panel)  # type: ignore[no-untyped-call]
+        if not self._has_widgets():
+            return render_panel(self._verbs.now(), self._verbs.facts(), _PANELS[kind])
+        self._open_panel(kind)
+        return None
 
-    def _graphs(self, arguments: SimpleNamespace) -> None:
+    def _graphs(self, arguments: SimpleNamespace) -> _Answer:
         if not arguments.words and not arguments.json:
-            self._panel(SimpleNamespace(words=["graphs"]))
-            return
+            return self._panel(SimpleNamespace(words=["graphs"]))
         if not arguments.words:
             raise UsageError("%nbcache graphs takes one GRAPH, such as 0/1 or a function, and --json")
         for rendered in self._verbs.graph(*arguments.words):
             show(rendered, arguments.json)
+        return None
 
     def _share(self, arguments: SimpleNamespace) -> None:
-        """Take a snapshot where others find it, and show the panel of sharing with what they paste."""
         lines = self._verbs.share(*arguments.words)
         if arguments.json:
             print(json.dumps({"said": lines[0], "restore": lines[1], "trust": lines[3]}, indent=2))
@@ -258,8 +261,10 @@ def _completions(verb: str, word: str) -> list[str]:
     return [*words_of(verb), *(f"{name}=" for name in settings)]
 
 
-def show(rendered: Rendered, as_json: bool) -> None:
+def show(answer: Rendered | Shown, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(rendered.data, indent=2))
+        print(json.dumps(answer.data, indent=2))
+    elif isinstance(answer, Shown):
+        write(answer.text)
     else:
-        _display(rendered)  # type: ignore[no-untyped-call]
+        _display(answer)  # type: ignore[no-untyped-call]

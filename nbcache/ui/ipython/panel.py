@@ -7,7 +7,7 @@ import contextvars
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,19 +34,17 @@ Answer: TypeAlias = Rendered | Shown | Sequence[str | Rendered]
 """The answer of a verb. A verb raises NbcacheError or UsageError if it fails."""
 Removal: TypeAlias = Callable[[], Sequence[str]]
 
-_INTERVAL = 0.2
+_INTERVAL, _FACTS_INTERVAL = 0.2, 0.5
 """Seconds between two updates: a page that is sent more sticks, and loses the last one."""
-_FACTS_INTERVAL = 0.5
 _SAVED_INTERVAL = 5.0
 """Seconds between two updates of what a saved notebook keeps, while a cell runs."""
 _LIVE, _SAVED = "nbcache-live-", "nbcache-saved-"
 _SHOWN = (
-    ("why", "why the graphs of the last cell missed"),
-    ("timeline", "where the seconds of each cell went"),
-    ("stats", "what restoring came to"),
-    ("doctor", "check all that nbcache needs"),
+    ("why", "why", "why the graphs of the last cell missed"),
+    ("timeline", "timeline", "where the seconds of each cell went"),
+    ("stats", "stats", "what restoring came to"),
+    ("doctor", "doctor", "check all that nbcache needs"),
 )
-"""The verbs whose output a button shows."""
 _SNAPSHOT_BUTTONS = (
     ("update", "snapshot", "write it beside the notebook"),
     ("restore", "restore", "use what the notebook carries"),
@@ -54,7 +52,7 @@ _SNAPSHOT_BUTTONS = (
     ("verify", "verify", "check lengths, digests, signatures, contents"),
     ("attach", "attach", "say how it gets into the notebook"),
 )
-"""Label, verb and purpose of each button."""
+"""Label, verb and purpose of each button, as in `_SHOWN`."""
 _MOST_OFFERED = 200
 """Graphs that can be chosen, the newest."""
 _TRUST_OFF = (
@@ -78,7 +76,6 @@ def html(value: str = "") -> Any:
 
 
 def draw(place: Any, blocks: Sequence[doc.Block]) -> None:
-    """Show a document in a place for HTML."""
     place.value = to_html(blocks, box=_FITTING) if blocks else ""
 
 
@@ -92,6 +89,7 @@ def button(label: str, magic: str, purpose: str, act: Callable[[], object], *, s
 
 
 def with_magic(label: str, magic: str, purpose: str, act: Callable[[], object]) -> Any:
+    """Return a button with its magic beside it."""
     place = html()
     draw(place, [line(doc.Span(magic, doc.Style.CODE), style=doc.Style.FAINT)])
     return widgets.HBox([button(label, magic, purpose, act), place], layout={"align_items": "center"})
@@ -148,7 +146,7 @@ def close_all(root: Any) -> None:
 
 
 class Refresher:
-    """Calls `draw` on its thread, at most once in `interval` seconds, after each `ask`.
+    """Calls `draw` on a thread, at most once in `interval` seconds, after each `ask`.
 
     `draw` returns whether to call it again without being asked. Its errors are logged.
     """
@@ -162,24 +160,20 @@ class Refresher:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._draw = draw
-        self._sleep = sleep
-        self._interval = interval
+        self._sleep = partial(sleep, interval)
         self._name = name
         self._lock = threading.Lock()
-        self._asked = False
-        self._thread: threading.Thread | None = None
-        self._closed = False
+        self._asked = self._runs = self._closed = False
 
     def ask(self) -> None:
         """Call `draw` soon, once for all who ask until then."""
         with self._lock:
             self._asked = True
-            if self._thread is None and not self._closed:
+            if not self._runs and not self._closed:
                 run = partial(contextvars.copy_context().run, self._run)
-                self._thread = start_thread(run, self._name)
+                self._runs = start_thread(run, self._name) is not None
 
     def close(self) -> None:
-        """Stop drawing."""
         with self._lock:
             self._closed = True
 
@@ -187,16 +181,16 @@ class Refresher:
         goes_on = False
         while True:
             with self._lock:
-                if self._closed or not (self._asked or goes_on):
-                    self._thread = None
-                    return
+                self._runs = not self._closed and (self._asked or goes_on)
                 self._asked = False
+                if not self._runs:
+                    return
             try:
                 goes_on = self._draw()
             except Exception as error:
                 goes_on = False
                 logger.info("drawing a panel failed", exc_info=error)
-            self._sleep(self._interval)
+            self._sleep()
 
 
 # --- the panel --------------------------------------------------------------------------------------
@@ -240,10 +234,7 @@ class Panel:
         self._refresher = Refresher(self._draw, _INTERVAL, "panel")
         self._gatherer = Refresher(self._gather, _FACTS_INTERVAL, "panel-facts")
         self._head, self._live, self._answer = html(), html(), widgets.VBox()
-        shown = [
-            button(verb, f"%nbcache {verb}", purpose, partial(self.act, getattr(verbs, verb)))
-            for verb, purpose in _SHOWN
-        ]
+        shown = self.buttons(_SHOWN, button)
         refresh = button("refresh", "%nbcache panel", "read all of it again", partial(self.ask, facts=True))
         self._sections = [_SECTIONS.get(name, Section)(self, name) for name in names]
         layout = {"flex_flow": "row wrap", "justify_content": "space-between"}
@@ -251,6 +242,15 @@ class Panel:
         boxes = [section.box for section in self._sections]
         self.root = widgets.VBox([top, self._live, self._answer, *boxes])
         self.root.add_class(f"{_LIVE}{self._ident}")
+
+    def buttons(
+        self, verbs: Iterable[tuple[str, str, str]], kind: Callable[..., Any] = with_magic
+    ) -> list[Any]:
+        """Return a button for each verb, by label, name and purpose."""
+        return [
+            kind(label, f"%nbcache {verb}", purpose, partial(self.act, getattr(self.verbs, verb)))
+            for label, verb, purpose in verbs
+        ]
 
     def open(self) -> None:
         """Draw for the first time, and display."""
@@ -269,7 +269,6 @@ class Panel:
             self._gatherer.ask()
 
     def say(self, lines: Sequence[str]) -> None:
-        """Show what has been done."""
         self._say(to_html(pages.quoted(lines)))
         self.ask(facts=True)
 
@@ -343,13 +342,13 @@ class Panel:
             question = None
             try:
                 answer = verb()
-                if isinstance(answer, _Question):
-                    question = answer
+                question = answer if isinstance(answer, _Question) else None
                 if isinstance(answer, _Question | Shown):
                     answer = answer.lines
+                parts = [answer] if isinstance(answer, Rendered) else answer
                 message = "".join(
                     part.html if isinstance(part, Rendered) else to_html(pages.quoted([part]))
-                    for part in ([answer] if isinstance(answer, Rendered) else answer)
+                    for part in parts
                 )
             except (NbcacheError, UsageError) as error:
                 message = to_html(pages.problem_blocks(str(error), getattr(error, "next_step", None)))
@@ -386,17 +385,15 @@ class Panel:
             before = self._answer.children
             self._answer.children = ()
             if message:
-                place = html(f'<div style="{_FITTING}">{message}</div>')
-                self._answer.children = (place, row(self._buttons(question)))
+                place, buttons = html(f'<div style="{_FITTING}">{message}</div>'), []
+                if question is not None:
+                    yes, no = (partial(self._take_answer, question, answer) for answer in (True, False))
+                    buttons.append(button("yes", "", "do what is shown", yes, style="danger"))
+                    buttons.append(button("no", "", "do nothing", no))
+                buttons.append(button("close", "", "close what is shown here", partial(self._say, "")))
+                self._answer.children = (place, row(buttons))
             for part in before:
                 close_all(part)
-
-    def _buttons(self, question: _Question | None) -> Iterator[Any]:
-        if question is not None:
-            yes, no = (partial(self._take_answer, question, answer) for answer in (True, False))
-            yield button("yes", "", "do what is shown", yes, style="danger")
-            yield button("no", "", "do nothing", no)
-        yield button("close", "", "close what is shown here", partial(self._say, ""))
 
     def _take_answer(self, question: _Question, yes: bool) -> None:
         with self._lock:
@@ -436,7 +433,6 @@ class Section:
         self._set()
 
     def draw(self, facts: Facts, now: Now) -> None:
-        """Show the section, and in its title what is in it."""
         words, blocks = pages.section(self._name, facts, now)
         title = doc.Span(self._name.upper(), doc.Style.BOLD)
         draw(self._line, [line(title, faint(DOT.join(words)))])
@@ -468,7 +464,6 @@ class _Graphs(Section):
         self._panel.act(partial(self._verbs.graph, self._graph.value))
 
     def draw(self, facts: Facts, now: Now) -> None:
-        """Show the graphs, and keep the choice while graphs arrive."""
         super().draw(facts, now)
         newest = reversed(now.graphs[-_MOST_OFFERED:])
         names = {graph.compile_id: one_line(f"{graph.compile_id} {graph.function}", 40) for graph in newest}
@@ -499,7 +494,6 @@ class _People(Section):
         return [self._strangers, self._connecting, self._connected]
 
     def draw(self, facts: Facts, now: Now) -> None:
-        """Show the people, and the controls that serve now."""
         super().draw(facts, now)
         self._url.disabled = bool(now.running)  # or a password would stand in it until the cell ends
         show(self._connecting, not now.shared)
@@ -525,16 +519,8 @@ class _People(Section):
 
 
 class _Snapshot(Section):
-    """The snapshot, and what can be done with it."""
-
     def _controls(self) -> list[Any]:
-        buttons = [
-            with_magic(
-                label, f"%nbcache {verb}", purpose, partial(self._panel.act, getattr(self._verbs, verb))
-            )
-            for label, verb, purpose in _SNAPSHOT_BUTTONS
-        ]
-        return [row(buttons)]
+        return [row(self._panel.buttons(_SNAPSHOT_BUTTONS))]
 
 
 class _Settings(Section):
@@ -544,10 +530,8 @@ class _Settings(Section):
 
     def _controls(self) -> list[Any]:
         self._change = text("260px", "NAME=VALUE")
-        purpose, magic = "change it for this kernel", "%nbcache config NAME=VALUE"
-        return [
-            row([self._change, with_magic("set", magic, purpose, partial(after_typing, self._set_value))])
-        ]
+        magic, act = "%nbcache config NAME=VALUE", partial(after_typing, self._set_value)
+        return [row([self._change, with_magic("set", magic, "change it for this kernel", act)])]
 
     def _set_value(self) -> None:
         name, _, value = map(str.strip, self._change.value.partition("="))
