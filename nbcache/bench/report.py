@@ -100,7 +100,6 @@ class Result:
     error: str | None = None
     """The reason for which a part could not be measured."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Versions in the kernels."""
 
 
 def medians(runs: Iterable[Run]) -> list[dict[str, Any]]:
@@ -145,7 +144,6 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
 def report_json(
     results: Sequence[Result], options: Mapping[str, Any], machine: Mapping[str, Any], *, interrupted: bool
 ) -> dict[str, Any]:
-    """Return all runs and their medians as JSON values."""
     subjects = []
     for result in results:
         runs = [asdict(run) for run in result.runs]

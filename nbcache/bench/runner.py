@@ -66,7 +66,6 @@ _FOLDERS = {
     "NBCACHE_TRUST_DIR": "keys",
     "IPYTHONDIR": "ipython",
 }
-"""Environment variable → the folder of a kernel that it names."""
 
 
 class CellFailed(NbcacheError):
@@ -241,7 +240,6 @@ class Subject(Result):
 
 
 def load_bundle(file: Path) -> str:
-    """Return the line that loads the bundle of mega-cache."""
     return f"torch.compiler.load_cache_artifacts(open({str(file)!r}, 'rb').read())"
 
 
@@ -313,7 +311,6 @@ class Runner:
         self.subject = subject
         self.folder = folder
         self.bundle = folder / "bundle"
-        """The bundle that mega-cache loads."""
         self._variants = variants
         self.say: Callable[[str], None] = lambda line: say(f"{subject.label}: {line}")
 
@@ -355,7 +352,6 @@ class Runner:
             self.one(Planned(self._variants[name], 0))
 
     def one(self, planned: Planned) -> Run:
-        """Run the cells in one fresh kernel."""
         variant, measured, home = planned.variant, self.subject.measured, self.home(planned.variant)
         fills = self.fills(planned)
         store = self.stored(variant.restores) if variant.restores else None

@@ -171,7 +171,6 @@ _HELP = {
     "--user": "install it for you, also where this Python's environment is a virtual one",
     "--yes": "do not ask",
 }
-"""The help of values and options."""
 _PATHS = ("NOTEBOOK", "FILE", "OUTPUT", "SNAPSHOT")
 _NUMBERS = ("SECONDS", "DAYS")
 _NAMES = {"-o": "output", "--from": "source", "URL#NAME": "source"}

@@ -51,7 +51,6 @@ class Line:
 
     spans: tuple[Inline, ...]
     level: int = 0
-    """Steps of indentation."""
     style: Style = Style.PLAIN
     mark: Mark = Mark.NONE
 
@@ -106,7 +105,6 @@ class Part:
     colour: str
     amount: float
     words: str
-    """The amount, with its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +169,6 @@ def line(*spans: Inline, level: int = 0, style: Style = Style.PLAIN, mark: Mark 
 
 
 def faint(text: str, limit: int = LONG) -> Span:
-    """Return text that is less important."""
     return Span(text, Style.FAINT, limit)
 
 
@@ -180,7 +177,6 @@ def code(text: str, limit: int = LONG) -> Span:
 
 
 def labelled(label: str, text: str, style: Style = Style.PLAIN, level: int = 0, limit: int = LONG) -> Line:
-    """Return text after its label."""
     return line(faint(f"{label}:"), Span(text, style, limit), level=level)
 
 

@@ -39,9 +39,7 @@ class Now:
     """The values that change while a cell runs. They are cheap to read."""
 
     graphs: Sequence[GraphRecord] = ()
-    """Every graph of this kernel, in the order in which they were done."""
     activity: Activity | None = None
-    """The running compile."""
     running: str = ""
     """The cell that runs, `In[3]`; empty where none does."""
     running_seconds: float = 0.0
@@ -54,13 +52,11 @@ class Stranger:
     """An untrusted signer of a snapshot, or of a part of it, that came along."""
 
     fingerprint: str
-    """The whole of it, in groups."""
     name: str
     """The name that they chose."""
     what: str
     """The snapshot that they have to do with."""
     fit: str = ""
-    """A sentence on whether it fits here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +71,20 @@ class Facts:
     plan_problem: str = ""
     """Why there is no plan; empty where there is one."""
     people: Sequence[str] = ()
-    """A line for each publisher of this notebook."""
     strangers: Sequence[Stranger] = ()
     snapshots: Sequence[str] = ()
     """The snapshot beside the notebook and those that came along, a line each."""
     paste: Sequence[str] = ()
-    """The lines that a colleague pastes to have the snapshot; empty without one."""
     settings: Sequence[CacheSetting] = ()
     torch_settings: Sequence[CacheSetting] = ()
     store: StoreFigures | None = None
     """The local store; None where it cannot be read."""
     time: float = 0.0
-    """Unix seconds at which all this was so."""
     is_read: bool = True
     """False as long as nothing of it is known."""
 
 
 _Section: TypeAlias = tuple[list[str], list[doc.Block]]
-"""A section in short, and its blocks."""
 
 
 def machine_parts(environment: Environment | None, graphs: Sequence[GraphRecord]) -> list[str]:
@@ -127,7 +119,6 @@ def section(name: str, facts: Facts, now: Now) -> _Section:
 
 
 def head_blocks(facts: Facts, label: str = "nbcache") -> list[doc.Block]:
-    """Return the line that names the notebook and the machine."""
     unknown = "a kernel that cannot tell its notebook" if facts.is_read else _BEING_READ
     return [doc.Title(label, [one_line(facts.notebook, 60) or unknown, *facts.machine])]
 

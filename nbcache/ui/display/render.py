@@ -71,9 +71,7 @@ _COLOURS = (
 )
 """The style of each kind of token. The contrast of each colour is above 4.3 to 1 on white and on black."""
 _STEP = 14
-"""Pixels of a step of indentation."""
 _NAMES = 70
-"""Pixels of the label of a bar."""
 _METER = 90
 """Pixels of a full meter."""
 _PIECE = "display:inline-block;vertical-align:middle"
@@ -86,9 +84,7 @@ class Rendered:
     text: str
     html: str
     data: Mapping[str, Any] | None = None
-    """The same as JSON values."""
     mime: str = "application/vnd.nbcache.report+json"
-    """MIME type of `data`."""
 
     def __post_init__(self) -> None:
         """Clean the text, parts of which others may have written."""

@@ -215,7 +215,6 @@ def render_settings(rows: Sequence[CacheSetting], torch_rows: Sequence[CacheSett
 
 
 def settings_blocks(rows: Sequence[CacheSetting], torch_rows: Sequence[CacheSetting] = ()) -> list[doc.Block]:
-    """Return settings as a table; torch's cache settings have another table."""
     tables: list[doc.Block] = [_settings(rows)]
     return [*tables, doc.Title("torch's caches"), _settings(torch_rows)] if torch_rows else tables
 

@@ -58,10 +58,9 @@ def snapshot_lines(
     judge: Judge | None = None,
     titles: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """Return a snapshot in words: what it holds, who signed it, who compiled what of it, and whether it fits.
+    """Return a snapshot in words: its contents, signer and makers, and whether it fits `here`.
 
-    `here`, where it is known; `judge` tells who the signers are to the user; `titles` are what to call cells
-    instead of their digests.
+    `judge` knows who the signers are to the user; `titles` are the names of cells by their digests.
     """
     snapshot = received.snapshot
     lines = [f"{one_line(received.where)}: {held(snapshot)}"]
@@ -105,8 +104,8 @@ def arrival(
 ) -> tuple[str, list[tuple[str, str]]]:
     """Return what came along, and what keeps it or part of it from being used, each with the next step.
 
-    `here` may hold only those components that are known before torch is imported; they are compared. `cells`
-    are digests of the notebook's cells: graphs of others are not promised, unless all are of others.
+    `here` may lack components that only torch knows. `cells` are digests of the notebook's cells: graphs of
+    other cells are not promised, unless all are.
     """
     snapshot = received.snapshot
     name = one_line(received.name, _LONGEST)
@@ -118,11 +117,10 @@ def arrival(
         pass
     manifest, differing = _nearest(snapshot.manifests, here)
     graphs: Sequence[GraphSummary] = ()
-    parts: list[str] = []
     if manifest is not None:
         graphs = (asked_for(manifest, cells, ()).graphs if cells else ()) or manifest.graphs
-        parts += filter(None, [_for_any(manifest)])
-    parts.insert(0, f"{name}: {counted(len(graphs), 'graph')}{_whose(received, judge)}")
+    parts = [f"{name}: {counted(len(graphs), 'graph')}{_whose(received, judge)}"]
+    parts += [_for_any(manifest)] if manifest is not None else []
     parts += [_day(snapshot.created), f"saves about {duration(_seconds(graphs))}"]
     hindrances = []
     if differing:
@@ -139,7 +137,7 @@ def arrival(
         if here is not None and (baseline := baseline_for(snapshot.manifests, here)) is not None:
             next_step = f"%nbcache config portable={one_line(baseline, _LONGEST)}"
             hindrances.append(("this kernel compiles for this CPU only", next_step))
-    return DOT.join(parts), hindrances
+    return DOT.join(filter(None, parts)), hindrances
 
 
 def fit_words(manifests: Sequence[Manifest], here: Environment | None) -> str:

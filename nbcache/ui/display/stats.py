@@ -54,7 +54,6 @@ _PHASES = {
 }
 """The letter and the colour of each phase, in the order in which a compile goes through them."""
 _MOST_CELLS = 40
-"""Cells that are drawn, the newest."""
 _MOST_LOST = 8
 _SMALL = 0.005
 """The share of a bar that cannot be seen."""

@@ -9,9 +9,7 @@ from nbcache.core.text import DOT, aligned, one_line, printable
 from nbcache.ui.display import document as doc
 
 WIDTH = 110
-"""Columns that a line of text may have."""
 _BAR = 50
-"""Characters of the longest bar."""
 _METER = 10
 """Characters of a full meter."""
 _FIRST, _OTHER = 36, 24

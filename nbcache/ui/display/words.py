@@ -30,11 +30,9 @@ PHASES = {
 }
 """Phase → its name, and what the kernel does in it; in the order in which a compile goes through them."""
 _SHORT = 1.0
-"""Seconds below which there is no bar."""
 _LONG = 10.0
 """Seconds after which the line says that a first compile takes its time."""
 _BAR = 10
-"""Characters of the bar."""
 _MOST_MISSED = 5
 _ASKING = 0.1
 """Seconds of the phase `wait` that may have gone into asking whether there is anybody to wait for."""
@@ -44,8 +42,6 @@ REPEATED = ("trace", "dynamo", "wait", "load", "total")
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """The contents of a store in numbers: one line of the status."""
-
     name: str
     """As people know it: `local store`, `redis://host/0`; free of secrets."""
     entries: int
@@ -55,8 +51,6 @@ class StoreFigures:
 
 
 class CheckState(enum.StrEnum):
-    """The result of a check of `%nbcache doctor`."""
-
     OK = "ok"
     NOTE = "note"
     """nbcache works, but not in full, or not as one may think."""
@@ -178,7 +172,6 @@ def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = ""
 
 
 def taken(graph: GraphRecord) -> str:
-    """Return the seconds that a graph took, compiled or loaded."""
     return duration(graph.total_seconds) if "total" in graph.seconds else NOTHING
 
 

@@ -37,8 +37,6 @@ _CODE_NAMES = "/nbcache/cell-{}.py"
 
 @dataclass(slots=True)
 class _Running:
-    """A cell that runs."""
-
     info: Any
     """IPython's `ExecutionInfo`: what tells one run from another."""
     chosen: CompileOptions | None = None
@@ -59,7 +57,6 @@ class IdleTime:
         self._resting = False
 
     def begin(self) -> None:
-        """Note that the last cell has ended."""
         self._resting = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: the kernel ends
             self._loop.call_soon_threadsafe(self._schedule, _SETTLE)
@@ -90,15 +87,12 @@ class Cells:
         self._session = session
         self._problem = problem
         self.autosnapshot: Callable[[], object] = lambda: None
-        """Writes a snapshot after a cell that has compiled."""
         self.idle: IdleTime | None = None
-        """Runs prewarming while no cell runs."""
         self._line: LiveLine | None = None
         self._running: list[_Running] = []
         """The running cells, outermost first: more than one where a cell runs another."""
         self._to_number = False
         self.began = time.monotonic()
-        """The time at which the running cell began."""
         self.waiting: list[Callable[[], None]] = []
         """Actions for the end of the running cell."""
         self._scope = contextlib.ExitStack()
@@ -110,10 +104,13 @@ class Cells:
 
     def close(self) -> None:
         """Take back what a running cell has switched, and its line."""
+        self._end_line()
+        self._scope.close()
+
+    def _end_line(self) -> None:
         if self._line is not None:
             self._line.finish(None)
             self._line = None
-        self._scope.close()
 
     def join(self) -> None:
         """Take the cell that loads the extension, which may go on to compile, for one that has begun."""
@@ -156,10 +153,7 @@ class Cells:
             self._line.start()
 
     def take_options(self, chosen: CompileOptions) -> None:
-        """Take in the options of a marked cell, just before it runs.
-
-        Raises a UsageError, and nothing else: IPython would drop the transformer that calls this.
-        """
+        """Take in the options of a marked cell that begins; raise a UsageError alone, or IPython drops us."""
         if not self._running:  # a silent execution: no event says when it ends
             return
         try:
@@ -172,12 +166,9 @@ class Cells:
             raise usage_error(str(error).strip().splitlines()[0]) from error
         self._running[-1].chosen = chosen
         self._session.saving = chosen.save
-        if self._line is None:
-            return
         if chosen.quiet:
-            self._line.finish(None)
-            self._line = None
-        else:
+            self._end_line()
+        elif self._line is not None:
             self._line.reserve()
 
     def compile(self, target: str, value: Any) -> Any:
@@ -188,8 +179,7 @@ class Cells:
 
     def after(self, result: Any) -> None:
         """End a cell and show its report: IPython's event `post_run_cell`."""
-        infos = [each.info for each in self._running]
-        if result is None or not any(info is result.info for info in infos):
+        if result is None or not any(cell.info is result.info for cell in self._running):
             return  # a cell that began before we were loaded, or an empty one, which never begins
         while self._running[-1].info is not result.info:
             self._running.pop()
@@ -212,12 +202,14 @@ class Cells:
             _display(shown)  # type: ignore[no-untyped-call]
         missed = [graph for graph in report.graphs if graph.outcome is not Outcome.HIT]
         if chosen is not None and chosen.require_hit and missed and result.success:
-            text = f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:"
-            for graph in missed:
-                text += f"\n  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, "
-                text += graph.reason or NOTHING
+            lines = [f"--require-hit: {len(missed)} of {len(report.graphs)} graphs did not hit:"]
+            lines += [
+                f"  {graph.function} {graph.compile_id} {graph.direction}: {graph.outcome}, "
+                f"{graph.reason or NOTHING}"
+                for graph in missed
+            ]
             next_step = "run the cell without --require-hit once, so that its graphs are stored"
-            error = HitRequired(text, next_step=next_step)
+            error = HitRequired("\n".join(lines), next_step=next_step)
             result.error_in_exec = error
             self._shell.showtraceback((type(error), error, None))
 

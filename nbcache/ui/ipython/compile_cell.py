@@ -48,6 +48,10 @@ USAGE = (
     f"{MAGIC} [TARGET …] [--mode M] [--fullgraph] [--dynamic / --no-dynamic] [--backend B] [--options K=V …]"
     " [--device D] [--name N] [--require-hit] [--no-save] [--quiet]"
 )
+_TARGETS = (
+    "functions or modules to compile with these arguments: one that the cell binds at top level, "
+    "right after the statement that binds it; one that exists already, before the cell starts"
+)
 _EXAMPLE = """Example:
 
   %%compile_cached model --mode max-autotune
@@ -57,8 +61,6 @@ _EXAMPLE = """Example:
 """
 _UNLISTED = "use_aoti"
 """An option of `torch.compile` that `torch._inductor.list_options()` does not list."""
-_FEW = 8
-"""Names that an error lists in full."""
 
 OptionValue: TypeAlias = bool | int | float | str | None
 
@@ -82,18 +84,13 @@ class CompileOptions:
     quiet: bool = False
 
     def torch_arguments(self) -> dict[str, Any]:
-        """Return those arguments of `torch.compile` that the line has.
-
-        `options` is a new dictionary at every call, because torch removes entries from it.
-        """
-        arguments = {
-            "mode": self.mode,
-            "fullgraph": self.fullgraph or None,
-            "dynamic": self.dynamic,
-            "backend": self.backend,
-            "options": dict(self.options) or None,
+        """Return those arguments of `torch.compile` that the line has."""
+        names = ("mode", "fullgraph", "dynamic", "backend", "options")
+        arguments = {name: getattr(self, name) for name in names}
+        arguments["options"] = dict(self.options)  # torch removes entries from it
+        return {
+            name: value for name, value in arguments.items() if value or (name, value) == ("dynamic", False)
         }
-        return {name: value for name, value in arguments.items() if value is not None}
 
 
 # --- the line -----------------------------------------------------------------------------------
@@ -143,8 +140,7 @@ def _pair(word: str) -> tuple[str, OptionValue]:
     return key, value if isinstance(value, OptionValue) else text
 
 
-_SWITCH = {"action": "store_true"}
-_OFF = {"action": "store_false"}
+_SWITCH, _OFF = {"action": "store_true"}, {"action": "store_false"}
 _PAIRS = {"metavar": "K=V", "nargs": "+", "action": "extend", "type": _pair, "default": []}
 _OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "--mode": ("torch.compile's mode: default, reduce-overhead, max-autotune, …", {"metavar": "M"}),
@@ -161,26 +157,17 @@ _OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
-        usage=USAGE.replace("%", "%%"),
-        description="Run the cell with torch.compile's caches filled, and report per graph what was hit.",
-        epilog=_EXAMPLE,
-        formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=100),
-        add_help=False,
-        allow_abbrev=False,
-    )
-    targets = (
-        "functions or modules to compile with these arguments: one that the cell binds at top level, "
-        "right after the statement that binds it; one that exists already, before the cell starts"
-    )
-    parser.add_argument("targets", nargs="*", metavar="TARGET …", type=_target, help=targets)
-    for name, (help, settings) in _OPTIONS.items():
-        parser.add_argument(name, help=help, **settings)
-    return parser
-
-
-_PARSER = _parser()
+_PARSER = _Parser(
+    usage=USAGE.replace("%", "%%"),
+    description="Run the cell with torch.compile's caches filled, and report per graph what was hit.",
+    epilog=_EXAMPLE,
+    formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=100),
+    add_help=False,
+    allow_abbrev=False,
+)
+_PARSER.add_argument("targets", nargs="*", metavar="TARGET …", type=_target, help=_TARGETS)
+for _name, (_help, _settings) in _OPTIONS.items():
+    _PARSER.add_argument(_name, help=_help, **_settings)
 HELP = _PARSER.format_help().removeprefix("usage: ")
 """The magic's docstring, which `%%compile_cached?` shows."""
 
@@ -211,7 +198,7 @@ def unknown(kind: str, name: str, known: Collection[str]) -> str:
     """Return the problem with a name that torch does not have; empty if it has it."""
     if name in known:
         return ""
-    listed = f" (torch has {', '.join(known)})" if len(known) <= _FEW else ""
+    listed = f" (torch has {', '.join(known)})" if len(known) <= 8 else ""
     return f"unknown {kind} `{name}`{listed}{nearest(name, known)}"
 
 
@@ -338,10 +325,7 @@ class TargetCompiler(ast.NodeTransformer):
 
 
 def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, Any]) -> set[str]:
-    """Return the targets that can be compiled before the cell runs.
-
-    Raises a `UsageError` for a target that neither the cell nor the namespace has, or that is uncompilable.
-    """
+    """Return the targets that can be compiled before the cell runs; UsageError for one that never can."""
     bound = set(_all_bindings(tree.body))
     opaque = any(_is_opaque(stmt) for stmt in ast.walk(tree) if isinstance(stmt, ast.stmt))
     existing = set()

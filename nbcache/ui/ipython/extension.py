@@ -105,7 +105,6 @@ class Extension:
         """Threads of the kernel's own, and whatever else ran before we were loaded."""
 
     def load(self) -> None:
-        """Register magics, hooks and events, and start the session."""
         log.show(self.session.settings.log)
         shell = self.shell
         compiler = TargetCompiler(lambda: shell.user_ns, self._cells.compile, self._cells.take_options)
@@ -176,13 +175,15 @@ class Extension:
         transformers.append(transformer)
         self._undo.append(lambda: transformers.remove(transformer) if transformer in transformers else None)
 
+    def _put_back(self, names: dict[str, Any], name: str) -> None:
+        """Have `unload` restore what is under a name now."""
+        before = names.get(name)
+        self._undo.append(lambda: names.pop(name, None) if before is None else names.update({name: before}))
+
     def _magic(self, kind: str, name: str, function: Callable[..., Any]) -> None:
-        """Register a magic; undoing that brings back the user's own of this name."""
         manager = self.shell.magics_manager
-        before = manager.magics[kind].get(name)
+        self._put_back(manager.magics[kind], name)  # the user's own magic of this name
         manager.register_function(function, magic_kind=kind, magic_name=name)
-        magics = manager.magics[kind]
-        self._undo.append(lambda: magics.pop(name, None) if before is None else magics.update({name: before}))
 
     def _completer(self) -> None:
         """Complete both magics' lines, and keep names of Python out of there."""
@@ -212,9 +213,8 @@ class Extension:
                 return str(original(raw_code, transformed_code, number))
             return self._cells.name(raw_code, number)
 
-        own, name = vars(compiler), "get_code_name"
-        before, own[name] = own.get(name), get_code_name
-        self._undo.append(lambda: own.pop(name, None) if before is None else own.update({name: before}))
+        self._put_back(vars(compiler), "get_code_name")
+        compiler.get_code_name = get_code_name
 
     def _use_idle_time(self) -> None:
         """Prewarm between cells, on the kernel's own thread; a terminal's IPython has no such time."""

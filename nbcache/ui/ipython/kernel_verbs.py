@@ -198,7 +198,6 @@ class Planner:
         return places
 
     def _from_others(self) -> list[Place]:
-        """Return what others have published of the notebook, and fits."""
         here, shared_client = self._session.environment, self._session.shared_client
         if here is None or shared_client is None:
             return []
@@ -279,11 +278,7 @@ class Planner:
 
 
 class SnapshotVerbs(Planner):
-    """The verbs on the snapshots of the notebook that runs.
-
-    `locate` returns the notebook's path, empty if it cannot be found; `foreseen` returns what is known of the
-    environment before torch is imported.
-    """
+    """The verbs on snapshots of the notebook; `locate` returns its path, empty if it cannot be found."""
 
     def __init__(
         self, session: Session, locate: Callable[[], str], foreseen: Callable[[], Environment | None]
@@ -361,7 +356,6 @@ class SnapshotVerbs(Planner):
         self._writing = start_thread(take, "snapshot")
 
     def finish(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for what is being written."""
         if self._writing is not None:
             self._writing.join(timeout)
 
@@ -411,10 +405,7 @@ class SnapshotVerbs(Planner):
     # --- using ----------------------------------------------------------------------------------
 
     def restore(self, source: str = "", *, ask: bool = False) -> list[str]:
-        """Use the snapshots at `source`, by default those of this notebook; return the lines that say so.
-
-        With `ask`, the user may be asked to trust their signers.
-        """
+        """Use the snapshots at `source`, by default this notebook's; with `ask`, the user may be asked."""
         taken_in = self.sharing.receive(source or self.sharing.of_notebook())
         restored: list[tuple[Received, Manifest | None]] = []
         with self._following():
@@ -463,7 +454,7 @@ class SnapshotVerbs(Planner):
     def trust_strangers(self, *, sure: bool, name: str) -> bool:
         """Show the untrusted signers of what came along; trust them if the user agrees or is `sure`.
 
-        `name` is what to call them; the user is asked for it if it is empty. Return False if all are trusted.
+        The user is asked for an empty `name`. Return False if all are trusted.
         """
         if not (shown := self.sharing.strangers()):
             return False
@@ -503,10 +494,9 @@ class SnapshotVerbs(Planner):
 
 
 class KernelVerbs(SnapshotVerbs):
-    """All verbs, for one session.
+    """All verbs, which raise NbcacheError or UsageError where they fail.
 
     `location` finds the notebook; `problem` is why the session's store is in memory, None if it is not.
-    Verbs that return lines raise NbcacheError or UsageError if they cannot do it.
     """
 
     def __init__(
@@ -655,10 +645,7 @@ class KernelVerbs(SnapshotVerbs):
         return [f"not all is shared with {client.level.name} yet ({seconds}){why}"]
 
     def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
-        """Return in words what `%nbcache clear` or `clear --all` removes, and a function that removes it.
-
-        None if there is nothing to remove. The function raises NbcacheError if something else would go now.
-        """
+        """Return what `clear` or `clear --all` removes, and a function that removes just that, or None."""
         if everything:
             return f"This would be removed: {self.all_words()}", self.clear_all
         shown = self._session.clearing()
@@ -702,7 +689,6 @@ class KernelVerbs(SnapshotVerbs):
         return lines
 
     def _figures(self) -> StoreFigures:
-        """Return the local store in numbers; StoreError if it cannot be read."""
         return doctor.store_figures(self._session.artifacts.store, self._session.settings.max_bytes)
 
     # --- the shared level -----------------------------------------------------------------------
@@ -771,10 +757,7 @@ class KernelVerbs(SnapshotVerbs):
         return publication_lines(client.publications(), self._session.environment, self._session.judge)
 
     def share(self, name: str = "") -> list[str]:
-        """Take a snapshot where others find it; return what to say, and the lines that a colleague pastes.
-
-        In the shared store, under a name, by default the notebook's; without one, in the file beside it.
-        """
+        """Take a snapshot into the shared store, or beside the notebook; return what a colleague pastes."""
         session, chosen = self._session, name or Path(self._locate()).stem
         if session.shared_client is None:
             if name:
@@ -817,7 +800,7 @@ class KernelVerbs(SnapshotVerbs):
     def later(self, action: Callable[[], None]) -> str:
         """Call `action` when the running cell has ended; return that cell, empty if none runs.
 
-        Most kernels have a button wait by themselves. Some call it on a thread, while the cell goes on.
+        Most kernels call a button after the cell. Some call it on a thread, while the cell goes on.
         """
         if self._cells.are_running:
             self._cells.waiting.append(action)
@@ -838,7 +821,6 @@ class KernelVerbs(SnapshotVerbs):
         )
 
     def facts(self) -> pages.Facts:
-        """Gather what has to be read from disks, or asked of others."""
         session = self._session
         notebook = session.notebook(timeout=_NOTEBOOK_SECONDS)
         here = self._here()
@@ -905,10 +887,7 @@ def _as_word(source: str) -> str:
 
 
 def publication_lines(publications: list[Publication], here: Environment | None, judge: Judge) -> list[str]:
-    """Return a line for each of the newest: who has compiled and published what, when, and on what machine.
-
-    A graph that another compiled is attributed to that other. Each line says whether it fits `here`.
-    """
+    """Return a line for each of the newest, which attributes each graph to its maker, and says whether it fits."""
     names = {
         publication.found.signer: judge.introduce(
             publication.found.signer, publication.user, publication.host

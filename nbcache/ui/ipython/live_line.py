@@ -23,8 +23,7 @@ from nbcache.ui.display.reports import render_activity
 DELAY = 0.4
 """Seconds of activity before the line appears: quick hits stay silent."""
 INTERVAL = 0.2
-"""Seconds between two looks at the sampler. A page that is sent updates without pause sticks and loses the
-last one (FACTS 3), so this is also the shortest time between two updates."""
+"""Seconds between two looks at the sampler: a page that is sent updates without pause loses the last one."""
 PATIENCE = 1.0
 """Seconds without activity after which the line goes: graphs follow one another sooner."""
 JOIN = 1.0
@@ -38,8 +37,8 @@ class LiveLine:
 
     A front end can neither remove nor move a display, and one amid the cell's output tears it apart: a bar
     that rewrites its line begins a new one below. So the display precedes the cell's output, or is not there.
-    No fault of the sampler or of the display reaches the cell: it turns the line off. The thread that runs
-    the cell calls `start`, `reserve` and `finish`, once.
+    No fault of the sampler or of the display reaches the cell. The thread that runs the cell calls `start`,
+    `reserve` and `finish`, once.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class LiveLine:
         self._is_placed = False
         """True once the display is there, even an empty one."""
         self._has_output = False
-        """True once the cell has written or cleared anything."""
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._lock = threading.RLock()
@@ -80,7 +78,6 @@ class LiveLine:
         self._unwatch()
 
     def start(self) -> None:
-        """Watch the sampler until `finish`."""
         with contextlib.suppress(Exception):
             # A cell that calls clear_output removes the line, and an update of what is gone shows nothing.
             # Publishers call the hooks of the thread that publishes: of this one, the cell's.
@@ -113,7 +110,6 @@ class LiveLine:
                 self._as_cell(self._publisher.publish, final.bundle(), {}, transient={}, update=False)
 
     def look(self) -> None:
-        """Call the sampler once, and draw what it returns."""
         activity = self._sample()
         with self._lock:
             if self._stop.is_set():

@@ -38,7 +38,6 @@ _PANELS = {
     "settings": ("settings",),
     "space": ("space",),
 }
-"""The sections of each panel."""
 _ELSEWHERE = ("diagnose", "restore", "snapshot", "verify")
 """The verbs whose values IPython completes: Python, and paths."""
 _VERBS = list(dict.fromkeys(form.split()[0] for form in MAGICS))
@@ -199,7 +198,6 @@ class Magics:
             panel.ask(facts=facts)
 
     def close(self) -> None:
-        """Leave all panels as static HTML."""
         while self._open:
             self._open.popitem()[1].close()
 

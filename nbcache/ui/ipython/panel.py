@@ -226,7 +226,6 @@ class Panel:
         self._facts = Facts(time=time.time(), is_read=False)
         self._lock = threading.RLock()
         self._question: _Question | None = None
-        """The question that is shown."""
         self._saved_at = 0.0
         self._is_closed = False
         self._drawn: tuple[object, ...] = ()
@@ -253,7 +252,6 @@ class Panel:
         ]
 
     def open(self) -> None:
-        """Draw for the first time, and display."""
         self._draw_live()
         bundle = self.root._repr_mimebundle_()
         data = dict(bundle[0] if isinstance(bundle, tuple) else bundle)

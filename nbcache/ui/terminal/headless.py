@@ -15,6 +15,7 @@ from nbcache.core.errors import SnapshotError
 from nbcache.core.files import read
 from nbcache.core.text import one_line
 from nbcache.snapshots.in_notebook import decode_notebook
+from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES
 
 if TYPE_CHECKING:
     from nbclient import NotebookClient
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _LOAD = "%load_ext nbcache"
 _LOADS = "load_ext nbcache"
 """A part of each line that loads the extension, also again."""
-_MAX_BYTES = 1 << 30
 
 
 @dataclass(slots=True)
@@ -30,7 +30,6 @@ class Run:
     """The result of running a notebook."""
 
     reports: list[dict[str, Any]] = field(default_factory=list)
-    """The report of each cell, as JSON values."""
     error: str | None = None
     """The cell that failed and its error, in words; None if all went well."""
     snapshot: str | None = None
@@ -63,7 +62,7 @@ def run(
     except ImportError as error:
         missing = f"running notebooks needs {error.name}"
         raise SnapshotError(missing, next_step="pip install 'nbcache[run]'") from error
-    notebook = decode_notebook(read(path, max_bytes=_MAX_BYTES), str(path))
+    notebook = decode_notebook(read(path, max_bytes=MAX_NOTEBOOK_BYTES), str(path))
     cells = [(number, cell) for number, cell in enumerate(notebook.cells, 1) if cell.cell_type == "code"]
     resources = {"metadata": {"path": str(path.resolve().parent)}}
     client = NotebookClient(notebook, timeout=None, resources=resources)
@@ -113,9 +112,7 @@ def run(
             try:
                 run_cell("%nbcache flush")
                 done.reports = json.loads(run_cell("%nbcache status --json"))["cells"]
-                done.missed_unchanged = json.loads(run_cell("%nbcache stats --json")).get(
-                    "missed_unchanged", []
-                )
+                done.missed_unchanged = json.loads(run_cell("%nbcache stats --json"))["missed_unchanged"]
             except (CellExecutionError, ValueError) as error:
                 if done.error is None:  # of two errors the first counts
                     reason = one_line(getattr(error, "evalue", "what it printed did not arrive"))

@@ -24,7 +24,6 @@ class Shown:
 
     lines: list[str]
     data: Any
-    """JSON values."""
     ok: bool = True
     """False where the answer is no: the command then exits with 1."""
 

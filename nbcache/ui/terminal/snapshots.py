@@ -64,7 +64,7 @@ def verify(source: str, settings: Settings) -> Shown:
     judge = judge_of(settings)
     whole, problems = versions(source, Keyring(settings.trust_dir))
     for received in whole:
-        refused, omitted = _check(received, settings)
+        refused, omitted = _check(received, settings.trust, judge)
         if refused is None:
             usable += 1
             user, host = received.snapshot.user, received.snapshot.host
@@ -74,33 +74,26 @@ def verify(source: str, settings: Settings) -> Shown:
         else:
             wrong += not isinstance(refused, TrustError) or isinstance(refused, errors.BadSignature)
             lines += refused.diagnostics()
-        data.append(_verdict(received.where, received.signer, refused, omitted))
-    for problem in problems:
-        wrong += problem.of_trusted
-        lines += problem.diagnostics()
-        data.append(_verdict(problem.where, "", problem, []))
+        verdict = {"source": received.where, "signer": received.signer or None, "sound": refused is None}
+        problem, left_out = refused and str(refused), [str(error) for error in omitted]
+        data.append({**verdict, "problem": problem, "left_out": left_out})
+    for error in problems:
+        wrong += error.of_trusted
+        lines += error.diagnostics()
+        verdict = {"source": error.where, "signer": None, "sound": False}
+        data.append({**verdict, "problem": str(error), "left_out": []})
     return Shown(lines, data, ok=usable > 0 and wrong == 0)
 
 
-def _verdict(
-    where: str | None, signer: str, problem: NbcacheError | None, omitted: Sequence[NbcacheError]
-) -> dict[str, Any]:
-    return {
-        "source": where,
-        "signer": signer or None,
-        "sound": problem is None,
-        "problem": problem and str(problem),
-        "left_out": [*map(str, omitted)],
-    }
-
-
-def _check(received: Received, settings: Settings) -> tuple[NbcacheError | None, list[NbcacheError]]:
+def _check(
+    received: Received, policy: Policy, judge: Judge
+) -> tuple[NbcacheError | None, list[NbcacheError]]:
     """Return why a version cannot be used, else the errors of its parts whose makers are untrusted."""
     omitted: dict[str, NbcacheError] = {}
     try:
-        received.unpack_all(settings.trust)
+        received.unpack_all(policy)
         for manifest in received.snapshot.manifests:
-            for error in build.vouched(manifest, judge_of(settings))[1]:
+            for error in build.vouched(manifest, judge)[1]:
                 if isinstance(error, errors.FormatError | errors.BadSignature):
                     error.where = received.where
                     raise error
@@ -115,22 +108,23 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     keyring = Keyring(settings.trust_dir)
     judge = Judge(lambda: keyring, lambda: Policy.STRICT)
     drafts = []
-    omitted: dict[str, NbcacheError] = {}
+    problems: list[NbcacheError] = []
     for place in sources:
         whole, damaged = versions(place, keyring)
-        problems: list[NbcacheError] = []
+        refused: list[NbcacheError] = []
         for received in whole:
             try:
                 received.unpack_all(Policy.STRICT)  # the user is going to sign it
             except NbcacheError as error:
-                problems.append(error)
+                refused.append(error)
                 continue
             admitted = [build.vouched(manifest, judge) for manifest in received.snapshot.manifests]
-            omitted |= {error.what: error for _, unsigned in admitted for error in unsigned}
+            problems += [error for _, unsigned in admitted for error in unsigned]
             drafts.append(build.of_manifests(received, [manifest for manifest, _ in admitted]))
-        if len(problems) == len(whole):
-            raise [*problems, *damaged][0]
-        omitted |= {error.what: error for error in [*problems, *damaged]}
+        if len(refused) == len(whole):
+            raise [*refused, *damaged][0]
+        problems += [*refused, *damaged]
+    omitted = {error.what: error for error in problems}
     names = {draft.snapshot.notebook for draft in drafts}
     where_from = origin(names.pop() if len(names) == 1 else "", settings)
     draft = build.merge(drafts, where_from)
@@ -141,7 +135,7 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     counts = f"{counted(count, 'artifact')} of {counted(len(drafts), 'snapshot')}"
     lines = [f"{output}: {counts}, {size(len(result.data))}"]
     lines += [f"  left out: {error}" for error in omitted.values()]
-    return Shown(lines, {"path": str(output), "artifacts": count, "left_out": [*map(str, omitted)]})
+    return Shown(lines, {"path": str(output), "artifacts": count, "left_out": [*omitted]})
 
 
 def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) -> Shown:
@@ -235,9 +229,9 @@ def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore
     def admits(ref: ArtifactRef) -> bool:
         try:
             judge.admit_stored(ref)
-            return True
         except TrustError:
             return False
+        return True
 
     return ArtifactStore(store, admits=admits)
 
@@ -380,8 +374,9 @@ def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings
             "If it was made on this one, or one just like it: --assume-same-cpu"
         )
     if refused:
-        unknown = "torch makes none of that type, or with such a key"
-        lines.append(f"{counted(refused, 'artifact')} refused: {unknown}")
+        lines.append(
+            f"{counted(refused, 'artifact')} refused: torch makes none of that type, or with such a key"
+        )
     return Shown(lines, {"stored": len(taken), "left": left, "refused": refused}, ok=bool(taken))
 
 
