@@ -30,10 +30,9 @@ _MOST_SERVERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The place of the notebook, and how it was found."""
+    """The notebook's absolute path, empty if there is none (a terminal, papermill), and how it was found."""
 
     path: str
-    """Absolute path; empty if there is no notebook to be found (a terminal, nbclient, papermill)."""
     found_by: str
 
 
@@ -47,9 +46,8 @@ def locate(
 ) -> Location:
     """Return the notebook, by the first of these that knows: setting, VS Code, Jupyter server, environment.
 
-    `namespace` is the user's; `connection_file` is the kernel's, None if there is no kernel; all servers
-    together may take `timeout` seconds. The server is right even after a rename; `JPY_SESSION_NAME` goes
-    stale, and a kernel that was started inside another kernel inherits it.
+    `connection_file` is the kernel's, None without a kernel. The server is right even after a rename;
+    `JPY_SESSION_NAME` goes stale, and a kernel that was started inside another kernel inherits it.
     """
     if setting:
         return Location(os.path.abspath(os.path.expanduser(setting)), "the setting `notebook`")
@@ -90,8 +88,10 @@ def opened_by(notebook: Path) -> str | None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)  # another user's process is alive
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's process, which is alive
+        pass
     return True
 
 
@@ -115,7 +115,7 @@ def _servers() -> Iterator[_Server]:
 def _ask_servers(environ: Mapping[str, str], timeout: float) -> Iterator[tuple[_Server, _Sessions | None]]:
     """Yield each server with its sessions, or with None if it does not answer within `timeout` s.
 
-    All are asked at once: files of other machines, or of servers that were killed, may lie in the folder.
+    All are asked at once: servers that were killed leave their files in the folder.
     """
     answers: SimpleQueue[tuple[int, _Sessions | None]] = SimpleQueue()
     deadline = time.monotonic() + timeout

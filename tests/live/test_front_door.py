@@ -355,16 +355,6 @@ print([(name, before.get(name), after.get(name)) for name in left])
     assert left == "[]"
 
 
-def test_loading_imports_no_torch_and_twice_is_once(isolated: dict[str, str], run_cells: RunCells) -> None:
-    check = "import sys; print('torch' in sys.modules, 'ipywidgets' in sys.modules, 'redis' in sys.modules)"
-    events = "print({name: len(calls) for name, calls in get_ipython().events.callbacks.items()})"
-
-    notebook = run_cells([LOAD, check, events, LOAD, events], isolated, forked=False)
-
-    assert printed(notebook, 1).split()[0] == "False"
-    assert printed(notebook, 2) == printed(notebook, 4)
-
-
 def test_a_store_folder_of_somebody_else_is_refused_and_the_cells_run(
     isolated: dict[str, str], run_cells: RunCells
 ) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_magics import SHELL
 
 from support.front_door import RunPython
 from support.redis_servers import HOST, RedisServer, free_port
+from support.shells import value_in_shell
 
 pytestmark = pytest.mark.faults
 
@@ -29,13 +29,7 @@ def in_shell(run_python: RunPython, isolated: dict[str, str]) -> Any:
     """Return a function that runs code after `SHELL` and returns what it has put into `value`."""
 
     def in_shell(code: str, **environ: str) -> Any:
-        done = run_python(
-            f"{SHELL}\n{MORE}\n{code}\nsys.__stdout__.write('@@' + json.dumps(value))",
-            {**isolated, **environ},
-            having="IPython",
-        )
-        assert "hunter2" not in done.stdout + done.stderr
-        return json.loads(done.stdout.rpartition("@@")[2])
+        return value_in_shell(run_python, f"{MORE}\n{code}", {**isolated, **environ})
 
     return in_shell
 

@@ -234,26 +234,42 @@ def test_a_gpu_needs_triton_and_a_torch_and_a_driver_that_fit(
     assert said in row.found
 
 
-def test_triton_needs_a_c_compiler(kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "variable", "usual", "found", "lost"),
+    [
+        ("C compiler", "CC", "gcc", f"{sys.executable}, for Triton", "no new graph compiles for the GPU"),
+        ("C++ compiler", "CXX", "g++", sys.executable, "no new graph compiles for the CPU; restored ones"),
+    ],
+)
+def test_a_compiler_that_is_not_there_is_a_note(
+    kernel: Kernel,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    variable: str,
+    usual: str,
+    found: str,
+    lost: str,
+) -> None:
     monkeypatch.setattr(gpus, "found", lambda: H200)
     kernel.bridge.environment = machine(**ON_H200)
     kernel.start()
-
-    monkeypatch.setenv("CC", sys.executable)
-    assert kernel.row("C compiler") == Check("C compiler", OK, f"{sys.executable}, for Triton")
+    monkeypatch.setenv(variable, sys.executable)
+    assert kernel.row(name) == Check(name, OK, found)
 
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "include"))
-    row = kernel.row("C compiler")
-    assert row.state is NOTE and "without Python's headers: no new graph compiles for the GPU" in row.found
+    row = kernel.row(name)
+    assert row.state is NOTE and f"without Python's headers: {lost}" in row.found
+    assert "python3-dev" in row.next_step
 
-    monkeypatch.setenv("CC", "no-such-compiler")
-    row = kernel.row("C compiler")
-    assert row.state is NOTE and "no-such-compiler is not there" in row.found
+    monkeypatch.setenv(variable, "no-such-compiler")
+    row = kernel.row(name)
+    assert row.state is NOTE and "no-such-compiler is not there" in row.found and variable in row.next_step
 
-    monkeypatch.delenv("CC")
+    monkeypatch.delenv(variable)
     monkeypatch.setenv("PATH", str(tmp_path))
-    row = kernel.row("C compiler")
-    assert row.state is NOTE and "gcc is not there" in row.found
+    row = kernel.row(name)
+    assert row.state is NOTE and f"{usual} is not there" in row.found
 
 
 def test_the_cpu_is_told_by_a_few_of_its_instruction_sets(kernel: Kernel) -> None:
@@ -310,24 +326,6 @@ def test_torch_takes_the_variables_that_switch_caches_off_as_was_said_before(
     after = run_python(IMPORTED + OFF, isolated | variables).stdout
 
     assert before == after and len(literal_eval(before)) == off
-
-
-def test_a_compiler_that_is_not_there_is_no_problem_for_what_is_restored(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert kernel.row("C++ compiler").found == shutil.which("g++")
-
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    row = kernel.row("C++ compiler")
-
-    assert row.state is NOTE
-    assert "no-such-compiler is not there" in row.found and "CXX" in row.next_step
-
-    monkeypatch.delenv("CXX")
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: "/nowhere")
-    row = kernel.row("C++ compiler")
-
-    assert (row.state, "python3-dev" in row.next_step) == (NOTE, True)
 
 
 # --- places -------------------------------------------------------------------------------------

@@ -96,33 +96,26 @@ def located(connection_file, setting="", namespace=(), environ=(), *, timeout=AM
 # The order
 
 
-def test_the_setting_comes_before_all_else(runtime, connection_file, tmp_path, monkeypatch):
+def test_the_setting_comes_first_then_vscode_then_the_server_then_the_environment(
+    runtime, connection_file, tmp_path, monkeypatch
+):
     monkeypatch.setenv("HOME", "/home/of/someone")
     monkeypatch.chdir(tmp_path)
-    vscode = {"__vsc_ipynb_file__": "/vscode.ipynb"}
+    vscode, stale = {"__vsc_ipynb_file__": "/vscode.ipynb"}, named_session(connection_file, tmp_path)
     with server(runtime, answering(sessions_of())):
         assert located(connection_file, "nb.ipynb", vscode).path == str(tmp_path / "nb.ipynb")
-        found = located(connection_file, "~/nb.ipynb", vscode)
-    assert found == Location("/home/of/someone/nb.ipynb", "the setting `notebook`")
-
-
-def test_vscode_comes_before_the_server(runtime, connection_file):
-    with server(runtime, answering(sessions_of())):
-        found = located(connection_file, namespace={"__vsc_ipynb_file__": "/vscode.ipynb"})
-    assert found == Location("/vscode.ipynb", "VS Code")
+        home = located(connection_file, "~/nb.ipynb", vscode)
+        assert home == Location("/home/of/someone/nb.ipynb", "the setting `notebook`")
+        assert located(connection_file, namespace=vscode) == Location("/vscode.ipynb", "VS Code")
+        found = located(connection_file, environ=stale)
+    assert found.path == "/root of the server/folder/nb.ipynb"
+    assert found.found_by.startswith("the Jupyter server at http://127.0.0.1:")
+    assert located(connection_file, environ=stale).found_by == "JPY_SESSION_NAME"
 
 
 @pytest.mark.parametrize("value", [None, ["/nb.ipynb"]])
 def test_a_variable_of_vscodes_name_that_is_no_path_is_passed_over(connection_file, value):
     assert located(connection_file, namespace={"__vsc_ipynb_file__": value}).path == NOWHERE
-
-
-def test_the_server_comes_before_the_environment(runtime, connection_file, tmp_path):
-    stale = named_session(connection_file, tmp_path)
-    with server(runtime, answering(sessions_of())):
-        found = located(connection_file, environ=stale)
-    assert found.path == "/root of the server/folder/nb.ipynb"
-    assert found.found_by.startswith("the Jupyter server at http://127.0.0.1:")
 
 
 def test_there_is_nothing_to_find_without_a_kernel(runtime, tmp_path):
@@ -265,13 +258,6 @@ def named_session(connection_file, folder, name="nb.ipynb"):
     notebook.touch()
     connection_file.write_text(json.dumps({"jupyter_session": str(notebook)}))
     return {"JPY_SESSION_NAME": str(notebook)}
-
-
-def test_the_session_name_is_believed_where_the_connection_file_has_it(connection_file, tmp_path):
-    environ = named_session(connection_file, tmp_path)
-    assert located(connection_file, environ=environ) == Location(
-        str(tmp_path / "nb.ipynb"), "JPY_SESSION_NAME"
-    )
 
 
 def test_a_session_name_without_a_notebook_behind_it_is_not_believed(connection_file, tmp_path):

@@ -21,43 +21,13 @@ from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import environment
 from support.front_door import RunPython
 from support.people import HOSTILE, Person, hostile_snapshot
-
-SHELL = """\
-import json, sys, threading
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-shell = InteractiveShell.instance()
-shell.run_line_magic("load_ext", "nbcache")
-
-def run(cell):
-    with capture_output() as captured:
-        result = shell.run_cell(cell, store_history=True)
-    shown = "\\n".join(each.data.get("text/plain", "") for each in captured.outputs)
-    return {"success": result.success, "text": captured.stdout + captured.stderr + shown}
-
-def looked():
-    for thread in threading.enumerate():
-        if thread.name in ("nbcache-look", "nbcache-tell"):
-            thread.join(60)
-
-def complete(text):
-    from IPython.core.completer import provisionalcompleter
-    with provisionalcompleter():
-        return [each.text for each in shell.Completer.completions(text, len(text))]
-"""
+from support.shells import SHELL, value_in_shell
 
 
 @pytest.fixture
 def in_shell(run_python: RunPython) -> Any:
     """Return a function that evaluates an expression after `SHELL` and returns its value."""
-
-    def in_shell(expression: str) -> Any:
-        done = run_python(
-            f"{SHELL}\nvalue = {expression}\nsys.__stdout__.write('@@' + json.dumps(value))", having="IPython"
-        )
-        return json.loads(done.stdout.rpartition("@@")[2])
-
-    return in_shell
+    return lambda expression: value_in_shell(run_python, f"value = {expression}")
 
 
 def test_config_shows_each_setting_with_its_value_and_origin(in_shell: Any, isolated: dict[str, str]) -> None:

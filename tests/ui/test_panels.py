@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import queue
 import re
 import threading
@@ -33,6 +32,7 @@ from support.drawn import Drawn, DrawsAtOnce
 from support.front_door import RunPython
 from support.html_page import Page
 from support.people import Person, key_of
+from support.shells import value_in_shell
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.capability": "AVX512"}))
@@ -484,15 +484,10 @@ def test_closing_leaves_static_html_and_no_widget(open_panel: Any) -> None:
 
 # --- in a shell -----------------------------------------------------------------------------------
 
-SHELL = """\
-import json, sys
+PANELS = """\
 from types import SimpleNamespace
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
 sys.path.insert(0, TESTS)
 from support.drawn import Drawn, DrawsAtOnce
-shell = InteractiveShell.instance()
-shell.run_line_magic("load_ext", "nbcache")
 import nbcache
 session = nbcache.session()
 published, panels = [], []
@@ -522,11 +517,8 @@ def notebook(kind="panel"):
     shell.run_cell(f"%nbcache {kind}", store_history=True)
     return Drawn(panels[-1].root)
 
-def run(cell):
-    with capture_output() as captured:
-        result = shell.run_cell(cell, store_history=True)
-    shown = "\\n".join(output.data.get("text/plain", "") for output in captured.outputs)
-    return captured.stdout + captured.stderr + shown
+ran = run
+run = lambda cell: ran(cell)["text"]
 
 def fill(*keys):
     from nbcache.core.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
@@ -547,15 +539,9 @@ def trusted():
 
 @pytest.fixture
 def in_shell(run_python: RunPython) -> Any:
-    """Return a function that runs statements after `SHELL` and returns what they leave as `value`."""
-
-    def in_shell(code: str, **more: Any) -> Any:
-        tests = f"TESTS = {str(Path(__file__).parents[1])!r}"
-        write = "sys.__stdout__.write('@@' + json.dumps(value))"
-        done = run_python(f"{tests}\n{SHELL}\n{code}\n{write}", having="IPython", **more)
-        return json.loads(done.stdout.rpartition("@@")[2])
-
-    return in_shell
+    """Return a function that runs statements after `PANELS` and returns what they leave as `value`."""
+    tests = f"TESTS = {str(Path(__file__).parents[1])!r}"
+    return lambda code: value_in_shell(run_python, f"{tests}\n{PANELS}\n{code}")
 
 
 def test_in_a_terminal_a_panel_is_text(in_shell: Any) -> None:
@@ -664,18 +650,6 @@ value += [run('%nbcache trust add "{signer}" --name ada'), trusted()]
     assert signer not in plan
     assert "no untrusted signer" in wrong
     assert "trusted from now on" in added and after == [signer]
-
-
-def test_a_button_that_is_pressed_by_a_cell_waits_for_its_end(in_shell: Any) -> None:
-    during, after = in_shell(
-        """
-drawn = notebook()
-shell.user_ns.update(drawn=drawn, seen=[])
-run("drawn.press('stats'); seen.append(drawn.text)")
-value = [shell.user_ns['seen'][0], drawn.text]
-"""
-    )
-    assert "waits for In[" in during and "nbcache stats" in after
 
 
 def test_passwords_reach_neither_widgets_nor_what_is_saved_nor_repr(in_shell: Any) -> None:

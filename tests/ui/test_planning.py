@@ -53,6 +53,16 @@ def run(session: Session, bridge: FakeBridge, source: str, *keys: str, number: i
     session.end_cell()
 
 
+def share(ada: Person, bob: Person) -> None:
+    """Have Ada run a notebook, and put its snapshot beside Bob's, which has the same cell."""
+    save(ada, CALL)
+    session, bridge, sharing = ada.session()
+    run(session, bridge, CALL, "one")
+    sharing.write(bob.snapshot, sharing.origin("model.ipynb"))
+    session.close()
+    save(bob, CALL)
+
+
 def planned(
     person: Person, session: Session, sharing: Sharing, foreseen: Callable[[], Any] = lambda: None
 ) -> tuple[dict[str, Any], str]:
@@ -143,13 +153,7 @@ def test_what_another_environment_compiled_does_not_fit_and_what_differs_is_name
 
 
 def test_what_a_snapshot_brings_is_counted_once_its_signer_is_trusted(ada: Person, bob: Person) -> None:
-    save(ada, CALL)
-    session, bridge, sharing = ada.session()
-    run(session, bridge, CALL, "one")
-    sharing.write(bob.snapshot, sharing.origin("model.ipynb"))
-    session.close()
-    save(bob, CALL)
-
+    share(ada, bob)
     session, _, sharing = bob.session()
     plan, _ = planned(bob, session, sharing)
     assert (plan["graphs"], plan["unfit"][0]["name"]) == (0, "model.nbcache")
@@ -165,13 +169,8 @@ def test_what_a_snapshot_brings_is_counted_once_its_signer_is_trusted(ada: Perso
 
 
 def test_a_snapshot_of_another_torch_says_so_before_torch_is_imported(ada: Person, bob: Person) -> None:
-    save(ada, CALL)
     ada.environment = ELSEWHERE
-    session, bridge, sharing = ada.session()
-    run(session, bridge, CALL, "one")
-    sharing.write(bob.snapshot, sharing.origin("model.ipynb"))
-    session.close()
-    save(bob, CALL)
+    share(ada, bob)
     Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
 
     session, _, sharing = bob.session()
@@ -207,14 +206,6 @@ def test_what_others_share_live_is_counted(ada: Person, bob: Person, tmp_path: P
     plan, _ = planned(bob, session, sharing)
     assert graphs_of(plan) == [("one", "hit", str(tmp_path / "team"))]
     session.close(10)
-
-
-def test_without_a_notebook_there_is_no_plan_and_no_error(ada: Person) -> None:
-    session, _, sharing = ada.session()
-    plan, text = planned(ada, session, sharing)  # its file is not there
-    assert "there is no such file: save the notebook first" in text and plan["problem"]
-    assert "cannot tell its notebook" in Planner(session, lambda: None, sharing).planned("")[2]
-    session.close()
 
 
 def test_what_may_not_be_used_is_told_with_its_reason(ada: Person, bob: Person) -> None:

@@ -81,64 +81,26 @@ MIXED = report(
 )
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0.000 s"),
-        (0.0001, "<0.001 s"),
-        (0.003, "0.003 s"),
-        (0.00996, "0.01 s"),
-        (0.31, "0.31 s"),
-        (0.996, "1.0 s"),
-        (12.44, "12.4 s"),
-        (59.96, "1 min 00 s"),
-        (125, "2 min 05 s"),
-        (3720, "1 h 02 min"),
-        (-0.31, "-0.31 s"),
-    ],
-)
-def test_durations_have_the_precision_that_people_want(seconds, text):
-    assert duration(seconds) == text
+def test_durations_have_the_precision_that_people_want():
+    seconds = (0, 0.0001, 0.003, 0.00996, 0.31, 0.996, 12.44, 59.96, 125, 3720, -0.31)
+    texts = "0.000 s|<0.001 s|0.003 s|0.01 s|0.31 s|1.0 s|12.4 s|1 min 00 s|2 min 05 s|1 h 02 min|-0.31 s"
+    assert "|".join(map(duration, seconds)) == texts
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-5.0, "just now"),  # another machine's clock
-        (0.9, "just now"),
-        (23.2, "23 s ago"),
-        (300.0, "5 min ago"),
-        (3 * 3600.0 + 59, "3 h ago"),
-        (47 * 3600.0, "47 h ago"),
-        (4.9 * 86400, "4 days ago"),
-    ],
-)
-def test_what_happened_is_said_to_be_so_long_ago(seconds, text):
-    assert ago(seconds) == text
+def test_what_happened_is_said_to_be_so_long_ago():
+    seconds = (-5.0, 0.9, 23.2, 300.0, 3 * 3600.0 + 59, 47 * 3600.0, 4.9 * 86400)  # -5: another's clock
+    texts = "just now|just now|23 s ago|5 min ago|3 h ago|47 h ago|4 days ago"
+    assert "|".join(map(ago, seconds)) == texts
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1_200_000, "1.2 MB"),
-        (12_300, "12 kB"),
-        (999_900, "1.0 MB"),
-        (2 * 10**12, "2.0 TB"),
-    ],
-)
-def test_sizes_are_powers_of_a_thousand(count, text):
-    assert size(count) == text
+def test_sizes_are_powers_of_a_thousand():
+    counts = (0, 999, 1_200_000, 12_300, 999_900, 2 * 10**12)
+    assert "|".join(map(size, counts)) == "0 B|999 B|1.2 MB|12 kB|1.0 MB|2.0 TB"
 
 
 def test_a_share_is_whole_only_when_all_of_it_is_there():
-    assert [percent(199, 200), percent(200, 200), percent(1, 1000), percent(0, 3)] == [
-        "99 %",
-        "100 %",
-        "1 %",
-        "0 %",
-    ]
+    shares = [percent(199, 200), percent(200, 200), percent(1, 1000), percent(0, 3)]
+    assert shares == ["99 %", "100 %", "1 %", "0 %"]
 
 
 def test_the_total_line_comes_first_and_names_hits_of_all_graphs():
@@ -415,24 +377,6 @@ def test_a_setting_without_a_value_shows_a_dash():
     assert Page(render_settings(rows).html).rows[1][1] == NOTHING
 
 
-def test_settings_show_name_value_origin_description_and_note():
-    rows = [
-        CacheSetting("local_store", "~/.cache/nbcache", "default", "Folder of the store."),
-        CacheSetting(
-            "remote", "redis://host:6379/a-rather-long-name", "NBCACHE_REMOTE", "Shared store.", "off"
-        ),
-    ]
-    text = render_settings(rows).text.splitlines()
-    assert re.fullmatch(r"  local_store  ~/.cache/nbcache  default +Folder of the store\.", text[1])
-    assert text[2].startswith("  remote ") and [line.strip() for line in text[3:]] == [
-        "Shared store.",
-        "! off",
-    ]
-    page = Page(render_settings(rows).html)
-    assert page.rows[1] == ["local_store", "~/.cache/nbcache", "default", "Folder of the store."]
-    assert page.rows[2][3] == "Shared store.off"
-
-
 def test_settings_of_torchs_caches_are_a_block_of_their_own():
     ours = [CacheSetting("save", "on", "default", "Store what is compiled.")]
     torchs = [CacheSetting("TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE", "off", "default", "On a Redis.", "no")]
@@ -446,8 +390,9 @@ def test_settings_of_torchs_caches_are_a_block_of_their_own():
         "  TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE  off    default  On a Redis.",
         "                                                       ! no",
     ]
-    first = [row[0] for row in Page(rendered.html).rows]
-    assert first == ["setting", "save", "setting", torchs[0].name]
+    rows = Page(rendered.html).rows
+    assert [row[0] for row in rows] == ["setting", "save", "setting", torchs[0].name]
+    assert [rows[1][3], rows[3][3]] == ["Store what is compiled.", "On a Redis.no"]
     assert [row["name"] for row in rendered.data["torch"]] == [torchs[0].name]
 
 
@@ -469,13 +414,8 @@ def test_checks_are_counted_and_each_has_its_next_step_beneath_it():
         "                         next: free some",
     ]
     assert render_checks(CHECKS[:1]).text.splitlines()[0] == "nbcache doctor · 1 check · all in order"
-
-
-def test_checks_are_a_table_with_states_told_apart_by_colour():
     page = Page(render_checks(CHECKS).html)
-    assert page.rows == [
-        ["check", "state", "found"],
-        ["torch", "ok", "2.13.0, imported"],
+    assert page.rows[2:] == [
         ["C++ compiler", "note", "g++ is not therenext: install one, or set CXX"],
         ["disk", "problem", "3 MB free for <b>x</b>next: free some"],
     ]

@@ -194,10 +194,7 @@ def _table(table: doc.Table) -> str:
     lines = []
     for row in rows:
         texts, notes = list(map(_spans, row.cells)), "".join(map(_line, row.notes))
-        if has_notes:
-            texts.append(notes)
-        else:
-            texts[-1] += notes
+        texts += [notes] if has_notes else [texts.pop() + notes]
         cells = (_tag("td", style, text) for (_, style), text in zip(columns, texts, strict=True))
         lines.append(_tag("tr", f"border-top:1px solid {LINE};background-color:transparent", *cells))
     style = "border-collapse:collapse;border:none;table-layout:auto;margin:2px 0;font-size:13px;width:100%"
@@ -208,16 +205,15 @@ def _table(table: doc.Table) -> str:
 def _pieces(parts: Sequence[doc.Part], scale: float) -> Iterator[str]:
     for part in parts:
         if scale and part.amount:
-            style = (
-                f"{_PIECE};height:12px;background-color:{part.colour};width:{100 * part.amount / scale:.2f}%"
-            )
-            yield _tag("span", style, attributes=f' title="{escape(part.name)} {escape(part.words)}"')
+            colour, width = f"background-color:{part.colour}", f"width:{100 * part.amount / scale:.2f}%"
+            title = f' title="{escape(part.name)} {escape(part.words)}"'
+            yield _tag("span", f"{_PIECE};height:12px;{colour};{width}", attributes=title)
 
 
 def _code(lines: Sequence[str], is_python: bool) -> str:
     scrolls = ' tabindex="0"'  # so that a keyboard can scroll it
     if is_python:
-        return _tag("div", _CODE_BOX, _highlight("\n".join(lines)), attributes=scrolls)
+        return _tag("div", _CODE_BOX, *_highlight("\n".join(lines)), attributes=scrolls)
     inner = (_tag("div", "padding-left:14px;text-indent:-14px", escape(printable(line))) for line in lines)
     style = _CODE_BOX.replace("white-space:pre;", "white-space:pre-wrap;word-wrap:break-word;")
     return _tag("div", style, *inner, attributes=scrolls)
@@ -236,18 +232,11 @@ def _text(text: str, limit: int = LONG, style: str = "") -> str:
     return _tag("span", style, escape(shown), attributes=title) if title or style else escape(shown)
 
 
-def _highlight(code: str) -> str:
-    """Return code as HTML; without colours if Pygments, which IPython brings, is missing."""
-    try:
-        from pygments.lexers.python import PythonLexer  # takes a moment to import
-    except ImportError:
-        return escape(code)
-    tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens(code)
-    return "".join(_token(str(kind).removeprefix("Token."), text) for kind, text in tokens)
+def _highlight(code: str) -> Iterator[str]:
+    """Yield tokens of code as HTML, in colours."""
+    from pygments.lexers.python import PythonLexer  # which IPython brings; it takes a moment to import
 
-
-def _token(kind: str, text: str) -> str:
-    style = next((style for prefix, style in _COLOURS if kind.startswith(prefix)), "")
-    if not style or not text.strip():
-        return escape(text)
-    return f'<span style="{style}">{escape(text)}</span>'
+    for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(code):
+        name = str(kind).removeprefix("Token.")
+        style = next((style for prefix, style in _COLOURS if name.startswith(prefix)), "")
+        yield _tag("span", style, escape(text)) if style and text.strip() else escape(text)

@@ -135,9 +135,9 @@ def _facts(graph: GraphRecord) -> Iterator[doc.Block]:
     artifacts = DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items())
     operators = "" if graph.operators is None else str(graph.operators)
     plain = (("time", words.phases(graph)), ("artifacts", artifacts), ("operators", operators))
+    yield from (labelled(label, text) for label, text in plain if text)
     paths = (("key", graph.key or ""), ("defined", graph.location))
-    for facts, style in ((plain, doc.Style.PLAIN), (paths, doc.Style.PATH)):
-        yield from (labelled(label, text, style) for label, text in facts if text)
+    yield from (labelled(label, text, doc.Style.PATH) for label, text in paths if text)
 
 
 def _contents(graph: GraphRecord, contents: GraphContents) -> Iterator[doc.Block]:
@@ -169,7 +169,7 @@ def render_report(report: CellReport, *, stored: bool = True, why: str = "") -> 
 
 
 def render_notices(report: CellReport) -> Rendered:
-    """Return a report's notices alone, for a cell whose report is not to be shown."""
+    """Return the notices of a cell whose report is not to be shown."""
     return render([doc.Title("nbcache"), *_notices(report.notices)])
 
 
@@ -215,8 +215,8 @@ def render_settings(rows: Sequence[CacheSetting], torch_rows: Sequence[CacheSett
 
 
 def settings_blocks(rows: Sequence[CacheSetting], torch_rows: Sequence[CacheSetting] = ()) -> list[doc.Block]:
-    tables: list[doc.Block] = [_settings(rows)]
-    return [*tables, doc.Title("torch's caches"), _settings(torch_rows)] if torch_rows else tables
+    blocks: list[doc.Block] = [_settings(rows)]
+    return blocks + ([doc.Title("torch's caches"), _settings(torch_rows)] if torch_rows else [])
 
 
 def _settings(rows: Sequence[CacheSetting]) -> doc.Table:

@@ -37,9 +37,8 @@ def _lines(blocks: Iterable[doc.Block], depth: int) -> Iterator[str]:
 def _stands_apart(before: doc.Block, block: doc.Block) -> bool:
     if doc.GAP in (before, block):
         return False
-    if isinstance(block, doc.Title) or (isinstance(block, doc.Folded) and isinstance(block.head, doc.Title)):
-        return True
-    return isinstance(block, doc.Table) and not isinstance(before, doc.Title)
+    head = block.head if isinstance(block, doc.Folded) else block
+    return isinstance(head, doc.Title) or (isinstance(head, doc.Table) and not isinstance(before, doc.Title))
 
 
 def _block(block: doc.Block, depth: int) -> Iterator[str]:

@@ -58,7 +58,6 @@ def parse_line(line: str) -> Line:
 
 
 def _tree(expression: str) -> ast.expr | None:
-    """Return the syntax tree of an expression, or None if it is something else."""
     try:
         return ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError):
@@ -66,7 +65,6 @@ def _tree(expression: str) -> ast.expr | None:
 
 
 def _call_in(expression: str) -> ast.Call:
-    """Return the syntax tree of an expression that is one call."""
     tree, short = _tree(expression), one_line(expression, 60)
     option, names = _LOOKS_LIKE_OPTION.search(expression), ("--mode", "--runs", "--json")
     if isinstance(tree, ast.Call):

@@ -887,7 +887,7 @@ def _as_word(source: str) -> str:
 
 
 def publication_lines(publications: list[Publication], here: Environment | None, judge: Judge) -> list[str]:
-    """Return a line for each of the newest, which attributes each graph to its maker, and says whether it fits."""
+    """Return a line for each of the newest. It names the makers of graphs, and says whether they fit."""
     names = {
         publication.found.signer: judge.introduce(
             publication.found.signer, publication.user, publication.host

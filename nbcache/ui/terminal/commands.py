@@ -111,22 +111,22 @@ def verify_traces(notebook: Path, settings: Settings) -> Shown:
     audited = settings.with_value("trace", "audit", origin="--traces")
     done = headless.run(notebook, audited.to_env(), say=say)
     graphs = [graph for graph in done.graphs if graph["direction"] != "backward"]
-    agree, differ = ([graph for graph in graphs if graph["trace"] == each] for each in ("agrees", "differs"))
-    count = len(agree) + len(differ)
-    lines = [f"{notebook}: {len(agree)} of {counted(count, 'trace')} agree with what torch traces now"]
+    agree = sum(graph["trace"] == "agrees" for graph in graphs)
+    differ = [graph for graph in graphs if graph["trace"] == "differs"]
+    count = counted(agree + len(differ), "trace")
+    lines = [f"{notebook}: {agree} of {count} agree with what torch traces now"]
     lines += [f"  {graph['function']} {graph['compile_id']}: {graph['reason']}" for graph in differ]
-    if not count and done.error is None:
-        lines.append(
-            "  none was stored that fits. Next: run this again, as functions that can have one have it now"
-        )
-    data = {"agree": len(agree), "differ": len(differ)}
-    return _answer(done, lines, data, ok=bool(agree) and not differ)
+    if not agree and not differ and done.error is None:
+        next_step = "run this again, as functions that can have one have it now"
+        lines.append(f"  none was stored that fits. Next: {next_step}")
+    data = {"agree": agree, "differ": len(differ)}
+    return _answer(done, lines, data, ok=agree > 0 and not differ)
 
 
 def _answer(done: headless.Run, lines: list[str], data: dict[str, Any], *, ok: bool) -> Shown:
     """Return what a run is shown as: with what its kernel warned of, and the cell that failed."""
     lines += [f"  ! {one_line(notice, _LONGEST_NOTICE)}" for notice in done.notices]
-    lines += [] if done.error is None else [done.error]
+    lines += [done.error] if done.error is not None else []
     data = {**data, "error": done.error, "graphs": done.graphs, "notices": done.notices}
     return Shown(lines, data, ok=ok and done.error is None)
 
@@ -141,22 +141,19 @@ def _change(notebook: Path, change: Callable[[Any], int]) -> int:
         )
     if not notebook.exists():
         raise SnapshotError("there is no such notebook", where=str(notebook), next_step="check the path")
-    number = 0
+    numbers = []
 
     def rewrite(before: bytes | None) -> bytes:
-        nonlocal number
         opened = in_notebook.decode_notebook(before or b"", str(notebook))
-        number = change(opened)
-        return in_notebook.encode_notebook(opened) if number or before is None else before
+        numbers.append(change(opened))
+        return in_notebook.encode_notebook(opened) if numbers[-1] or before is None else before
 
     update(notebook, rewrite, max_bytes=MAX_NOTEBOOK_BYTES)
-    return number
+    return numbers[-1]
 
 
 def verify(source: str, traces: bool, settings: Settings) -> Shown:
-    if traces:
-        return verify_traces(Path(source), settings)
-    return snapshots.verify(source, settings)
+    return verify_traces(Path(source), settings) if traces else snapshots.verify(source, settings)
 
 
 def doctor(settings: Settings) -> Shown:
@@ -181,7 +178,8 @@ def kernel(action: str, user: bool, settings: Settings) -> Shown:
             return Shown([f"ready: nursery {nursery['process']}, for kernels with this environment"], nursery)
         case "stop":
             return _stop()
-    return _status()
+        case _:
+            return _status()
 
 
 def _stop() -> Shown:
