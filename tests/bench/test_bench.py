@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ import pytest
 from nbcache.bench import command
 from nbcache.bench.command import run_in_notebook
 from nbcache.bench.report import VARIANTS, Run, medians
-from nbcache.bench.runner import CellFailed, Home, Kernel, kernel, prewarmed, schedule
+from nbcache.bench.runner import CellFailed, Home, kernel, prewarmed, schedule
 from nbcache.core.errors import NbcacheError
 from nbcache.ui.terminal import parser as cli
-from support.front_door import RunPython, run_interpreter
+from support.front_door import run_interpreter
 
 OWN = """\
 import torch
@@ -44,7 +43,7 @@ print(total(torch.ones(5)).item())"""
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def own(tmp_path):
     """Return a folder with a user's module and notebooks."""
     folder = tmp_path / "own"
     folder.mkdir()
@@ -53,16 +52,16 @@ def own(tmp_path: Path) -> Path:
     return folder
 
 
-def write_notebook(path: Path, *cells: str) -> None:
+def write_notebook(path, *cells):
     code = [nbformat.v4.new_code_cell(cell) for cell in cells]
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Mine"), *code]), path)
 
 
-def bench(own: Path, environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def bench(own, environ, *arguments):
     return run_interpreter(["-m", "nbcache", "bench", *arguments], environ, own)
 
 
-def outcomes(row: dict[str, Any]) -> set[str]:
+def outcomes(row):
     return set(row["outcomes"])
 
 
@@ -80,9 +79,7 @@ def outcomes(row: dict[str, Any]) -> set[str]:
         ("my:f --json no/such/folder/out.json", "is no .json file in a folder"),
     ],
 )
-def test_wrong_usage_is_one_error_with_a_next_step(
-    line: str, message: str, own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_is_one_error_with_a_next_step(line, message, own, monkeypatch, capsys):
     monkeypatch.chdir(own)
     assert cli.main(["bench", *line.split()]) == 2
 
@@ -104,16 +101,14 @@ def test_wrong_usage_is_one_error_with_a_next_step(
         ("--idle nan", "'nan' is neither seconds"),
     ],
 )
-def test_a_wrong_value_is_named(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_value_is_named(line, message, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["bench", "my:f", *line.split()])
 
     assert message in capsys.readouterr().err
 
 
-def test_a_missing_package_is_one_error_with_the_pip_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_package_is_one_error_with_the_pip_command(monkeypatch, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "nbclient" else find(name))
 
@@ -123,14 +118,14 @@ def test_a_missing_package_is_one_error_with_the_pip_command(
     assert "pip install 'nbcache[bench]'" in error
 
 
-def test_the_command_loads_neither_torch_nor_jupyter_before_it_measures(run_python: RunPython) -> None:
+def test_the_command_loads_neither_torch_nor_jupyter_before_it_measures(run_python):
     code = "import json, sys, nbcache.ui.terminal.parser; print(json.dumps(sorted(sys.modules)))"
     loaded = {name.partition(".")[0] for name in json.loads(run_python(code).stdout)}
 
     assert not loaded & {"torch", "IPython", "ipykernel", "jupyter_client", "nbclient", "zstandard"}
 
 
-def test_help_explains_variants(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_variants(capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["bench", "--help"])
 
@@ -142,9 +137,7 @@ def test_help_explains_variants(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.compile
-def test_a_notebook_is_run_cold_with_torchs_cache_and_restored_side_by_side(
-    own: Path, isolated: dict[str, str]
-) -> None:
+def test_a_notebook_is_run_cold_with_torchs_cache_and_restored_side_by_side(own, isolated):
     before = (own / "mine.ipynb").read_bytes()
 
     done = bench(own, isolated, "mine.ipynb", "--json", "out.json")
@@ -171,9 +164,7 @@ def test_a_notebook_is_run_cold_with_torchs_cache_and_restored_side_by_side(
 
 
 @pytest.mark.compile
-def test_a_function_is_measured_and_its_results_are_those_of_the_cold_run(
-    own: Path, isolated: dict[str, str]
-) -> None:
+def test_a_function_is_measured_and_its_results_are_those_of_the_cold_run(own, isolated):
     arguments = "--training --runs 1 --idle full --variants eager,cold,torch-warm,mega-cache,restart --json"
 
     done = bench(own, isolated, "bench_own:make", *arguments.split())
@@ -193,8 +184,8 @@ def test_a_function_is_measured_and_its_results_are_those_of_the_cold_run(
 
 @pytest.mark.compile
 def test_a_cell_that_fails_is_shown_without_what_steers_a_terminal_and_the_next_subject_is_measured(
-    own: Path, isolated: dict[str, str]
-) -> None:
+    own, isolated
+):
     write_notebook(own / "bad.ipynb", "# \x1b[31mred", "raise ValueError('\x1b[2Jgone\\nFAILED nothing')")
     write_notebook(own / "good.ipynb", "# \x1b[31mred", "1 + 1")
 
@@ -208,9 +199,7 @@ def test_a_cell_that_fails_is_shown_without_what_steers_a_terminal_and_the_next_
 
 
 @pytest.mark.compile
-def test_without_nbcache_its_magic_compiles_with_its_options_and_forgets_them(
-    run_python: RunPython,
-) -> None:
+def test_without_nbcache_its_magic_compiles_with_its_options_and_forgets_them(run_python):
     code = """\
 import torch
 from IPython.core.interactiveshell import InteractiveShell
@@ -234,7 +223,7 @@ print(calls, shell.user_ns["y"].tolist(), "nbcache.kernel.session" in sys.module
     assert run_python(code).stdout.splitlines()[-1] == "[1] [2.0, 2.0, 2.0] False"
 
 
-def test_runs_alternate_between_variants() -> None:
+def test_runs_alternate_between_variants():
     variants = [VARIANTS[name] for name in ("cold", "torch-warm", "restart")]
 
     planned = [(plan.variant.name, plan.number, plan.idle) for plan in schedule(variants, (0.0, "full"), 2)]
@@ -243,12 +232,12 @@ def test_runs_alternate_between_variants() -> None:
     assert planned == [(name, number, idle) for number in (1, 2) for name, idle in one_round]
 
 
-def a_run(variant: str, seconds: float, number: int = 1, **more: Any) -> Run:
+def a_run(variant, seconds, number=1, **more):
     values = {"idle": None, "cells": {"a": seconds}, "printed": ["7"], "ready_seconds": 0.5} | more
     return Run(variant, number, cell_seconds=seconds, start_seconds=seconds + 1, **values)
 
 
-def test_medians_compare_and_show_the_run_with_the_fewest_hits() -> None:
+def test_medians_compare_and_show_the_run_with_the_fewest_hits():
     hit: dict[str, Any] = {"outcome": "hit", "reason": "not traced: 9 guards hold; tuned again"}
     restored = [{"graphs": [hit | {"kernels_compiled": count}]} for count in (0, 0, 2)]
     restored[1] = {"graphs": [hit | {"outcome": "miss"}]}
@@ -270,7 +259,7 @@ def test_medians_compare_and_show_the_run_with_the_fewest_hits() -> None:
 # --- kernels ----------------------------------------------------------------------------------------
 
 
-def test_a_kernel_gets_folders_of_its_own_and_none_of_the_callers_settings(tmp_path: Path) -> None:
+def test_a_kernel_gets_folders_of_its_own_and_none_of_the_callers_settings(tmp_path):
     settings = ("ATEN_CPU_CAPABILITY", "JPY_SESSION_NAME", "NBCACHE_SAVE", "TORCHINDUCTOR_CACHE_DIR")
     settings += ("TORCH_LOGS", "TRITON_CACHE_DIR", "PYTHONDONTWRITEBYTECODE")
     kept = (
@@ -297,7 +286,7 @@ def test_a_kernel_gets_folders_of_its_own_and_none_of_the_callers_settings(tmp_p
         assert environ[name].startswith(str(tmp_path / "here"))
 
 
-def test_empty_folders_keep_only_what_a_variant_is_to_find(tmp_path: Path) -> None:
+def test_empty_folders_keep_only_what_a_variant_is_to_find(tmp_path):
     stored, home = tmp_path / "stored", Home(tmp_path / "here")
     stored.mkdir()
     (stored / "entry").touch()
@@ -315,17 +304,17 @@ def test_empty_folders_keep_only_what_a_variant_is_to_find(tmp_path: Path) -> No
 class Asked:
     """A kernel whose prewarming is in one state after the other."""
 
-    def __init__(self, *states: str | None) -> None:
+    def __init__(self, *states):
         self.states = list(states)
 
-    def ask(self, expression: str) -> str | None:
+    def ask(self, expression):
         assert "session.prewarm.state" in expression
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
 
-def test_prewarming_is_waited_for_until_it_is_over() -> None:
-    def state(*states: str | None, most: float = 60.0) -> str | None:
-        return prewarmed(Asked(*states), settle=0.0, poll=0.0, most=most)  # type: ignore[arg-type]
+def test_prewarming_is_waited_for_until_it_is_over():
+    def state(*states, most=60.0):
+        return prewarmed(Asked(*states), settle=0.0, poll=0.0, most=most)
 
     assert state("off", "running", "done") == "done"
     assert state("switched off") == "switched off"
@@ -334,14 +323,14 @@ def test_prewarming_is_waited_for_until_it_is_over() -> None:
 
 
 @contextmanager
-def fresh(folder: Path) -> Iterator[Kernel]:
+def fresh(folder):
     home = Home(folder / "here")
     home.empty()
     with kernel(home, folder, home.environment(os.environ)) as running:
         yield running
 
 
-def test_a_kernel_runs_cells_answers_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_kernel_runs_cells_answers_and_leaves_no_process(tmp_path):
     with fresh(tmp_path) as running:
         cell = running.run("import os, subprocess; child = subprocess.Popen(['sleep', '600']); print(6 * 7)")
         assert cell.printed == "42\n" and 0 < cell.seconds < cell.ended - running.started
@@ -358,7 +347,7 @@ def test_a_kernel_runs_cells_answers_and_leaves_no_process(tmp_path: Path) -> No
 
 
 @pytest.mark.compile
-def test_a_kernel_that_dies_says_so(tmp_path: Path) -> None:
+def test_a_kernel_that_dies_says_so(tmp_path):
     with fresh(tmp_path) as running, pytest.raises(CellFailed, match="the kernel died"):
         running.run("import os; os._exit(3)")
 
@@ -367,9 +356,7 @@ def test_a_kernel_that_dies_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.compile
-def test_an_interrupt_shows_what_was_measured_and_leaves_no_kernel(
-    own: Path, isolated: dict[str, str]
-) -> None:
+def test_an_interrupt_shows_what_was_measured_and_leaves_no_kernel(own, isolated):
     write_notebook(own / "quick.ipynb", "1 + 1")
     process = subprocess.Popen(
         [sys.executable, "-m", "nbcache", "bench", "quick.ipynb", "--variants=torch-warm", "--runs=1000"],
@@ -393,9 +380,7 @@ def test_an_interrupt_shows_what_was_measured_and_leaves_no_kernel(
 
 
 @pytest.mark.compile
-def test_an_interrupted_cell_ends_the_command_that_it_runs(
-    own: Path, isolated: dict[str, str], run_python: RunPython
-) -> None:
+def test_an_interrupted_cell_ends_the_command_that_it_runs(own, isolated, run_python):
     write_notebook(own / "quick.ipynb", "1 + 1")
     code = textwrap.dedent(f"""\
         import os, signal, sys
@@ -424,9 +409,7 @@ def test_an_interrupted_cell_ends_the_command_that_it_runs(
     assert not list(Path(isolated["TMPDIR"]).iterdir())
 
 
-def test_a_command_that_stays_alive_after_its_output_is_killed_and_is_one_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_that_stays_alive_after_its_output_is_killed_and_is_one_error(monkeypatch, capsys):
     stays = (
         "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True)\n"
         "os.close(1); os.close(2); time.sleep(600)"
@@ -434,7 +417,7 @@ def test_a_command_that_stays_alive_after_its_output_is_killed_and_is_one_error(
     real = subprocess.Popen
     processes = []
 
-    def popen(arguments: list[str], **options: Any) -> Any:
+    def popen(arguments, **options):
         processes.append(real([sys.executable, "-c", stays], **options))
         return processes[-1]
 
@@ -447,9 +430,7 @@ def test_a_command_that_stays_alive_after_its_output_is_killed_and_is_one_error(
     assert capsys.readouterr().out == "1\n" and processes[0].returncode == -signal.SIGKILL
 
 
-def test_in_a_notebook_it_prints_what_the_command_says(
-    isolated: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_a_notebook_it_prints_what_the_command_says(isolated, monkeypatch, capsys):
     monkeypatch.setenv("PYTHONPATH", isolated["PYTHONPATH"])
     with pytest.raises(NbcacheError, match="status 2"):
         run_in_notebook(["nanogtp"])

@@ -12,12 +12,11 @@ from benchmarks.redis_server import started_server
 from benchmarks.standard import ROOT, STANDARD, Model
 from nbcache.core.errors import NbcacheError
 from support.front_door import run_interpreter
-from support.redis_servers import RedisServer
 
 
 @pytest.mark.compile
 @pytest.mark.proof
-def test_a_small_model_is_measured_in_all_kinds_of_kernels(tmp_path: Path, isolated: dict[str, str]) -> None:
+def test_a_small_model_is_measured_in_all_kinds_of_kernels(tmp_path, isolated):
     variants = "cold,torch-warm,restart,shared,forked"
     arguments = ["benchmarks.models:pieces", "--runs=1", "--idle=0", "--variants", variants, "--json"]
 
@@ -58,9 +57,7 @@ print(sum(type(module).__name__.endswith({layer!r}) for module in case.model.mod
         pytest.param("llama", "LlamaDecoderLayer", "12", marks=pytest.mark.proof),
     ],
 )
-def test_a_standard_model_has_its_real_depth_trains_and_is_the_same_each_time(
-    model: str, layer: str, count: str, isolated: dict[str, str]
-) -> None:
+def test_a_standard_model_has_its_real_depth_trains_and_is_the_same_each_time(model, layer, count, isolated):
     code = MODEL.format(model=model, layer=layer)
     assert run_interpreter(["-c", code], isolated, ROOT).stdout.strip() == count
 
@@ -92,7 +89,7 @@ for eager, compiled in (
 
 
 @pytest.mark.compile
-def test_results_agree_with_eager_or_are_as_near_to_float64(isolated: dict[str, str]) -> None:
+def test_results_agree_with_eager_or_are_as_near_to_float64(isolated):
     assert run_interpreter(["-c", AGREEMENT], isolated, ROOT).stdout.splitlines() == [
         "True eager",
         "False float64",
@@ -102,7 +99,7 @@ def test_results_agree_with_eager_or_are_as_near_to_float64(isolated: dict[str, 
     ]
 
 
-def test_variants_measure_the_same_cell_and_amp_is_around_the_forward_alone() -> None:
+def test_variants_measure_the_same_cell_and_amp_is_around_the_forward_alone():
     for mode in ("inference", "training"):
         model = Model("nanogpt", mode, "reduce-overhead", device="cuda", precision="amp", dynamic=True)
         cells = {name: model.cells(variant, Path("bundle")) for name, variant in STANDARD.items()}
@@ -117,7 +114,7 @@ def test_variants_measure_the_same_cell_and_amp_is_around_the_forward_alone() ->
         assert all(other == plain for other in lines.values())
 
 
-def test_commands_that_are_sent_together_are_one_round_trip(tmp_path: Path) -> None:
+def test_commands_that_are_sent_together_are_one_round_trip(tmp_path):
     with started_server(tmp_path) as server:
         server.store.put("a", b"value")
         before = server.counts()
@@ -128,7 +125,7 @@ def test_commands_that_are_sent_together_are_one_round_trip(tmp_path: Path) -> N
     assert traffic == {"commands": {"get": 3, "set": 1}, "round_trips": 2}
 
 
-def test_a_database_that_is_not_empty_is_left_as_it_is(redis_server: RedisServer, tmp_path: Path) -> None:
+def test_a_database_that_is_not_empty_is_left_as_it_is(redis_server, tmp_path):
     with redis_server.client() as client:
         client.set("mine", "kept")
         with pytest.raises(NbcacheError, match="has 1 keys"), started_server(tmp_path, redis_server.url):
@@ -136,9 +133,7 @@ def test_a_database_that_is_not_empty_is_left_as_it_is(redis_server: RedisServer
         assert client.get("mine") == b"kept"
 
 
-def test_a_redis_of_a_thousand_artifacts_is_filled_and_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_redis_of_a_thousand_artifacts_is_filled_and_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(entries, "_LONG", 0.0)
     with started_server(tmp_path) as server:
         text = entries.entries_text(server, tmp_path, 1000, lambda line: None)

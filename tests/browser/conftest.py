@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
 
 import pytest
 
@@ -13,7 +11,7 @@ from support import lab
 from support.front_door import environ_below
 
 
-def _not_run(why: str) -> NoReturn:
+def _not_run(why):
     """Say that panels are not tested in a browser; where CI is set, that is a failure."""
     if os.environ.get("CI"):
         pytest.fail(f"{why}, and CI is set", pytrace=False)
@@ -21,7 +19,7 @@ def _not_run(why: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lab.Server]:
+def server(tmp_path_factory):
     """Return a running server; its notebooks' folder is empty."""
     if lab.chromium() is None:
         _not_run("there is no Chromium (on Debian: apt install chromium)")
@@ -36,20 +34,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lab.Server]:
 
 
 @pytest.fixture(scope="session")
-def chromium(server: lab.Server) -> Iterator[Any]:
+def chromium(server):
     with lab.browser() as browser:
         yield browser
 
 
 @pytest.fixture(scope="module")
-def open_page(server: lab.Server, chromium: Any) -> Iterator[Callable[..., lab.Page]]:
+def open_page(server, chromium):
     """Return a function that opens a notebook in a tab of its own: `open_page("lab", "a.ipynb", *sources)`.
 
     With sources, it is saved first. No tab asks for anything that is not on the server.
     """
     contexts, foreign = [], []
 
-    def open_page(front_end: str, name: str, *sources: str, width: int = 1400) -> lab.Page:
+    def open_page(front_end, name, *sources, width=1400):
         if sources:
             lab.save_notebook(server.folder / name, *sources)
         context = chromium.new_context(viewport={"width": width, "height": 1000})
@@ -65,5 +63,5 @@ def open_page(server: lab.Server, chromium: Any) -> Iterator[Callable[..., lab.P
     assert not foreign, "nothing is fetched from elsewhere"
 
 
-def _is_foreign(url: str, server: lab.Server) -> bool:
+def _is_foreign(url, server):
     return not url.startswith((server.url, server.url.replace("http:", "ws:"), "data:", "blob:", "about:"))

@@ -11,13 +11,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from nbcache.core.trust import spelled
 from support import lab
-from support.people import Person, key_of
+from support.people import key_of
 
 OpenPage = Callable[..., lab.Page]
 
@@ -57,40 +56,40 @@ type(session).graphs = property(lambda self: many)"""
 
 
 @pytest.fixture(scope="module")
-def in_lab(open_page: OpenPage) -> lab.Page:
+def in_lab(open_page):
     page = open_page("lab", "model.ipynb", *CELLS)
     for index in (0, 1, PANEL):
         page.run(index)
     return page
 
 
-def panel_of(page: lab.Page, index: int = PANEL) -> Any:
+def panel_of(page, index=PANEL):
     """Return what finds parts of the live panel of a cell."""
     return page.cell(index).locator("[class*=nbcache-live-]")
 
 
-def saved_of(page: lab.Page, index: int = PANEL) -> Any:
+def saved_of(page, index=PANEL):
     """Return what finds parts of the static HTML of a cell."""
     return page.cell(index).locator("[class*=nbcache-saved-]")
 
 
-def press(page: lab.Page, label: str, index: int = PANEL) -> None:
+def press(page, label, index=PANEL):
     panel_of(page, index).get_by_role("button", name=label, exact=True).click()
 
 
-def opens(page: lab.Page) -> None:
+def opens(page):
     """Open the newest graph."""
     panel_of(page).locator("summary").get_by_text("scaled", exact=True).first.click()
 
 
-def says(page: lab.Page, text: str | re.Pattern[str], index: int = PANEL, *, seconds: float = 30) -> None:
+def says(page, text, index=PANEL, *, seconds=30):
     """Wait until the live panel says so."""
     from playwright.sync_api import expect
 
     expect(panel_of(page, index)).to_contain_text(text, timeout=1000 * seconds)
 
 
-def is_idle(page: lab.Page) -> None:
+def is_idle(page):
     """Wait until the live panel says that no cell runs."""
     from playwright.sync_api import expect
 
@@ -98,7 +97,7 @@ def is_idle(page: lab.Page) -> None:
     expect(live).to_have_text("no cell runs", timeout=60_000)
 
 
-def is_static(page: lab.Page, said: str, index: int = PANEL) -> None:
+def is_static(page, said, index=PANEL):
     """Wait until a cell shows the last state as static HTML, and nothing else."""
     saved_of(page, index).get_by_text(said, exact=False).first.wait_for(state="visible")
     page.tab.wait_for_timeout(1500)  # a front end may still say that it finds no model
@@ -110,7 +109,7 @@ def is_static(page: lab.Page, said: str, index: int = PANEL) -> None:
 
 
 @LAB
-def test_the_panel_follows_a_compile_and_a_button_waits_for_its_end(in_lab: lab.Page) -> None:
+def test_the_panel_follows_a_compile_and_a_button_waits_for_its_end(in_lab):
     is_idle(in_lab)
     says(in_lab, "nothing has compiled in this kernel yet")
     assert not saved_of(in_lab).first.is_visible()
@@ -138,7 +137,7 @@ def test_the_panel_follows_a_compile_and_a_button_waits_for_its_end(in_lab: lab.
 
 
 @LAB
-def test_each_button_does_what_its_magic_does(in_lab: lab.Page) -> None:
+def test_each_button_does_what_its_magic_does(in_lab):
     from playwright.sync_api import expect
 
     for label, said in (
@@ -210,7 +209,7 @@ def test_each_button_does_what_its_magic_does(in_lab: lab.Page) -> None:
 
 
 @LAB
-def test_a_miss_shows_what_differs_before_and_now(in_lab: lab.Page) -> None:
+def test_a_miss_shows_what_differs_before_and_now(in_lab):
     in_lab.run(OTHER)
     is_idle(in_lab)
     opens(in_lab)
@@ -218,7 +217,7 @@ def test_a_miss_shows_what_differs_before_and_now(in_lab: lab.Page) -> None:
 
 
 @LAB
-def test_a_stranger_is_asked_about_and_ignored(in_lab: lab.Page, ada: Person) -> None:
+def test_a_stranger_is_asked_about_and_ignored(in_lab, ada):
     from playwright.sync_api import expect
 
     ada.make("one")
@@ -238,7 +237,7 @@ def test_a_stranger_is_asked_about_and_ignored(in_lab: lab.Page, ada: Person) ->
 
 
 @LAB
-def test_the_timeline_is_shown_and_sharing_opens_a_panel_of_its_own(in_lab: lab.Page) -> None:
+def test_the_timeline_is_shown_and_sharing_opens_a_panel_of_its_own(in_lab):
     from playwright.sync_api import expect
 
     in_lab.run(TIMELINE)
@@ -253,7 +252,7 @@ def test_the_timeline_is_shown_and_sharing_opens_a_panel_of_its_own(in_lab: lab.
 
 
 @LAB
-def test_it_can_be_used_by_keyboard(in_lab: lab.Page) -> None:
+def test_it_can_be_used_by_keyboard(in_lab):
     toggle = panel_of(in_lab).get_by_title("open levels")
     toggle.focus()
     in_lab.tab.keyboard.press("Enter")
@@ -263,7 +262,7 @@ def test_it_can_be_used_by_keyboard(in_lab: lab.Page) -> None:
 
 
 @LAB
-def test_it_reads_in_both_themes_and_at_both_widths(in_lab: lab.Page) -> None:
+def test_it_reads_in_both_themes_and_at_both_widths(in_lab):
     for theme, dark in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
         in_lab.theme(theme)
         colours = in_lab.tab.evaluate(
@@ -299,9 +298,7 @@ def test_it_reads_in_both_themes_and_at_both_widths(in_lab: lab.Page) -> None:
 
 
 @LAB
-def test_two_tabs_show_the_same_and_an_interrupt_lets_a_waiting_button_act(
-    in_lab: lab.Page, open_page: OpenPage
-) -> None:
+def test_two_tabs_show_the_same_and_an_interrupt_lets_a_waiting_button_act(in_lab, open_page):
     in_lab.save()
     other = open_page("notebook", "model.ipynb")
     is_idle(other)
@@ -319,9 +316,7 @@ def test_two_tabs_show_the_same_and_an_interrupt_lets_a_waiting_button_act(
 
 
 @LAB
-def test_the_saved_notebook_has_the_last_state_wherever_it_is_opened(
-    in_lab: lab.Page, open_page: OpenPage
-) -> None:
+def test_the_saved_notebook_has_the_last_state_wherever_it_is_opened(in_lab, open_page):
     press(in_lab, "refresh")
     in_lab.tab.wait_for_timeout(1500)
     saved = in_lab.save()
@@ -368,7 +363,7 @@ def test_the_saved_notebook_has_the_last_state_wherever_it_is_opened(
 
 
 @NOTEBOOK
-def test_in_notebook_it_is_live_as_well_and_a_restart_leaves_the_last_state(open_page: OpenPage) -> None:
+def test_in_notebook_it_is_live_as_well_and_a_restart_leaves_the_last_state(open_page):
     page = open_page("notebook", "other.ipynb", *CELLS)
     for index in (0, 1, PANEL):
         page.run(index)
@@ -387,7 +382,7 @@ def test_in_notebook_it_is_live_as_well_and_a_restart_leaves_the_last_state(open
 
 
 @NOTEBOOK
-def test_of_two_thousand_graphs_the_newest_are_shown(open_page: OpenPage) -> None:
+def test_of_two_thousand_graphs_the_newest_are_shown(open_page):
     page = open_page(
         "lab",
         "many.ipynb",

@@ -9,7 +9,6 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -24,9 +23,6 @@ from support.front_door import (
     LOAD,
     REPORTS,
     SET_UP,
-    Environ,
-    RunCells,
-    RunPython,
     client_for,
     errors,
     graphs,
@@ -42,12 +38,12 @@ pytestmark = pytest.mark.compile
 
 
 @pytest.fixture
-def count_compilers(tmp_path: Path) -> Callable[[dict[str, str]], Path]:
+def count_compilers(tmp_path):
     """Return a function that puts a `g++` which notes each run on a PATH; it returns the notes."""
     real = shutil.which("g++")
     assert real, "these tests need g++"
 
-    def count(environ: dict[str, str]) -> Path:
+    def count(environ):
         notes, folder = tmp_path / "compiler-runs", tmp_path / "bin"
         folder.mkdir()
         wrapper = folder / "g++"
@@ -60,7 +56,7 @@ def count_compilers(tmp_path: Path) -> Callable[[dict[str, str]], Path]:
     return count
 
 
-def test_a_first_kernel_misses_and_says_so(cold: tuple[Path, nbformat.NotebookNode]) -> None:
+def test_a_first_kernel_misses_and_says_so(cold):
     _, notebook = cold
 
     assert outcomes(notebook) == ["miss"] * 4
@@ -82,11 +78,8 @@ def test_a_first_kernel_misses_and_says_so(cold: tuple[Path, nbformat.NotebookNo
 
 
 def test_a_restarted_kernel_with_all_folders_wiped_hits_every_graph_and_runs_no_compiler(
-    cold: tuple[Path, nbformat.NotebookNode],
-    warm: dict[str, str],
-    run_cells: RunCells,
-    count_compilers: Callable[[dict[str, str]], Path],
-) -> None:
+    cold, warm, run_cells, count_compilers
+):
     notes = count_compilers(warm)
 
     bundle = "print(len(torch.compiler.save_cache_artifacts()[1].inductor_artifacts))"
@@ -110,9 +103,7 @@ def test_a_restarted_kernel_with_all_folders_wiped_hits_every_graph_and_runs_no_
     assert printed(notebook, 4) == "4\n"  # torch's own bundle is as whole as without nbcache
 
 
-def test_an_edited_function_misses_and_answers_anew(
-    with_headers: dict[str, str], run_cells: RunCells
-) -> None:
+def test_an_edited_function_misses_and_answers_anew(with_headers, run_cells):
     edited = DEFINE.replace(".square()", ".square().mul(3.0)")
     call = "print(loss_of(x).item() / model(x).softmax(-1).square().mean().item())"
 
@@ -133,9 +124,7 @@ def test_an_edited_function_misses_and_answers_anew(
     assert float(printed(notebook, 3).split()[-1]) == pytest.approx(3.0, rel=1e-5)
 
 
-def test_a_miss_and_a_hit_that_is_traced_again_name_their_cause(
-    with_headers: dict[str, str], run_cells: RunCells
-) -> None:
+def test_a_miss_and_a_hit_that_is_traced_again_name_their_cause(with_headers, run_cells):
     new = "%%compile_cached new\ndef new(x):\n    return x.sin() * 3\nnew(x).sum().item()"
     renamed = DEFINE.replace("loss_of(x)", "loss_of(z)").replace("model(x)", "model(z)")
     threads = "before = torch.get_num_threads(); torch.set_num_threads(before + 1)\ntorch._dynamo.reset()"
@@ -154,9 +143,7 @@ def test_a_miss_and_a_hit_that_is_traced_again_name_their_cause(
     assert said[7][0] == f"not stored for this number of threads: {count + 1} now, {count} before"
 
 
-def test_a_cell_that_fails_shows_its_error_once_and_what_it_compiled_is_kept(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
-) -> None:
+def test_a_cell_that_fails_shows_its_error_once_and_what_it_compiled_is_kept(with_headers, run_cells, wipe):
     failing = (
         "%%compile_cached double\ndef double(x):\n    return x * 2 + 1\ndouble(x)\nraise ValueError('mine')\n"
     )
@@ -174,8 +161,8 @@ def test_a_cell_that_fails_shows_its_error_once_and_what_it_compiled_is_kept(
 
 
 def test_a_function_whose_shapes_changed_hits_both_its_versions_in_the_next_kernel(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
-) -> None:
+    with_headers, run_cells, wipe
+):
     define = "%%compile_cached grow\ndef grow(x):\n    return x.exp().sum(1)\n"
     calls = "for rows in (3, 5, 9):\n    print(grow(torch.ones(rows, 4)).sum().item())\n"
 
@@ -189,9 +176,7 @@ def test_a_function_whose_shapes_changed_hits_both_its_versions_in_the_next_kern
     assert printed(first, 3) == printed(second, 3)
 
 
-def test_require_hit_fails_a_cell_that_compiled_and_passes_one_that_did_not(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
-) -> None:
+def test_require_hit_fails_a_cell_that_compiled_and_passes_one_that_did_not(with_headers, run_cells, wipe):
     cell = (
         "%%compile_cached triple --require-hit\ndef triple(x):\n    return x * 3\ntriple(x)\nprint('ran')\n"
     )
@@ -206,9 +191,7 @@ def test_require_hit_fails_a_cell_that_compiled_and_passes_one_that_did_not(
     assert printed(first, 2) == printed(second, 2) == "ran\n"
 
 
-def test_no_save_records_nothing_and_quiet_shows_nothing(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
-) -> None:
+def test_no_save_records_nothing_and_quiet_shows_nothing(with_headers, run_cells, wipe):
     cell = "%%compile_cached four --no-save --quiet\ndef four(x):\n    return x * 4\nfour(x);\n"
 
     first = run_cells([LOAD, SET_UP, cell, REPORTS], with_headers)
@@ -221,9 +204,7 @@ def test_no_save_records_nothing_and_quiet_shows_nothing(
     assert outcomes(first) == outcomes(second) == ["miss"]
 
 
-def test_arguments_reach_torch_and_modules_are_compiled_in_place(
-    with_headers: dict[str, str], run_cells: RunCells
-) -> None:
+def test_arguments_reach_torch_and_modules_are_compiled_in_place(with_headers, run_cells):
     cell = """\
 %%compile_cached model --dynamic --options max_autotune=False shape_padding=False
 keys = list(model.state_dict())
@@ -239,9 +220,7 @@ print(keys == list(model.state_dict()), type(model).__name__)
     assert (graph["function"], graph["location"]) == ("Sequential", "")  # and not where nbcache wraps it
 
 
-def test_a_store_whose_every_artifact_is_damaged_is_a_miss_with_one_warning(
-    with_headers: dict[str, str], run_cells: RunCells, cold: tuple[Path, nbformat.NotebookNode]
-) -> None:
+def test_a_store_whose_every_artifact_is_damaged_is_a_miss_with_one_warning(with_headers, run_cells, cold):
     damaged = 0
     for file in Path(with_headers["NBCACHE_DIR"]).rglob("artifact/*"):
         content = file.read_bytes()
@@ -260,8 +239,8 @@ def test_a_store_whose_every_artifact_is_damaged_is_a_miss_with_one_warning(
 
 
 def test_a_folder_for_torch_that_the_user_has_set_is_used_and_never_cleaned(
-    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
-) -> None:
+    with_headers, run_cells, tmp_path
+):
     own = tmp_path / "my-torch-cache"
     own.mkdir()
     (own / "keep.txt").write_text("mine")
@@ -277,7 +256,7 @@ def test_a_folder_for_torch_that_the_user_has_set_is_used_and_never_cleaned(
     assert not list(Path(with_headers["NBCACHE_DIR"]).rglob("artifact/*"))
 
 
-def test_within_fresh_cache_nothing_is_served(with_headers: dict[str, str], run_cells: RunCells) -> None:
+def test_within_fresh_cache_nothing_is_served(with_headers, run_cells):
     call = f"from torch._inductor.utils import fresh_cache\nwith fresh_cache():\n    {CALL.splitlines()[0]}\n"
 
     notebook = run_cells([LOAD, SET_UP, DEFINE, call, REPORTS], with_headers)
@@ -325,7 +304,7 @@ before = state()
 """
 
 
-def test_unloading_leaves_the_kernel_as_it_was_found(isolated: dict[str, str], run_cells: RunCells) -> None:
+def test_unloading_leaves_the_kernel_as_it_was_found(isolated, run_cells):
     load_and_use = """\
 get_ipython().run_line_magic("load_ext", "nbcache")
 get_ipython().run_line_magic("load_ext", "nbcache")
@@ -355,9 +334,7 @@ print([(name, before.get(name), after.get(name)) for name in left])
     assert left == "[]"
 
 
-def test_a_store_folder_of_somebody_else_is_refused_and_the_cells_run(
-    isolated: dict[str, str], run_cells: RunCells
-) -> None:
+def test_a_store_folder_of_somebody_else_is_refused_and_the_cells_run(isolated, run_cells):
     if os.getuid() != 0:
         pytest.skip("only root can give a folder away")
     store = Path(isolated["NBCACHE_DIR"])
@@ -371,7 +348,7 @@ def test_a_store_folder_of_somebody_else_is_refused_and_the_cells_run(
     assert result.data["text/plain"] == "42"
 
 
-def test_the_store_is_its_owners_only(cold: tuple[Path, nbformat.NotebookNode]) -> None:
+def test_the_store_is_its_owners_only(cold):
     assert stat.S_IMODE((cold[0] / "store").stat().st_mode) == 0o700
     (folder,) = (cold[0] / "tmp").glob("nbcache_*")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -394,8 +371,8 @@ print(counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxg
 
 @pytest.mark.proof
 def test_what_was_compiled_for_another_cpu_is_never_made_present(
-    with_headers: dict[str, str], run_cells: RunCells, run_python: RunPython, tmp_path: Path
-) -> None:
+    with_headers, run_cells, run_python, tmp_path
+):
     import torch
 
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -417,9 +394,7 @@ def test_what_was_compiled_for_another_cpu_is_never_made_present(
 
 
 @pytest.mark.proof
-def test_what_torch_hits_wrongly_in_a_shared_folder_never_enters_the_store(
-    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
-) -> None:
+def test_what_torch_hits_wrongly_in_a_shared_folder_never_enters_the_store(with_headers, run_cells, tmp_path):
     import torch
 
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -440,9 +415,7 @@ def test_what_torch_hits_wrongly_in_a_shared_folder_never_enters_the_store(
     assert float(printed(right, 1).split()[-1]) < 1e-4
 
 
-def test_a_kernel_that_a_kernel_starts_gets_a_folder_for_its_own_environment(
-    warm: dict[str, str], run_cells: RunCells
-) -> None:
+def test_a_kernel_that_a_kernel_starts_gets_a_folder_for_its_own_environment(warm, run_cells):
     inner = "%load_ext nbcache\nimport torch, os; print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
     start = f"""\
 import os, subprocess, sys
@@ -459,16 +432,14 @@ for changes in ({{}}, {{"ATEN_CPU_CAPABILITY": "default"}}):
     assert outer != other
 
 
-def test_another_compiler_is_probed_anew_and_the_cell_runs(
-    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
-) -> None:
+def test_another_compiler_is_probed_anew_and_the_cell_runs(with_headers, run_cells, tmp_path):
     notebook = run_cells([LOAD, CPU_SAMPLE, REPORTS], with_old_compiler(with_headers, tmp_path))
 
     assert outcomes(notebook) == ["miss"]
     assert float(printed(notebook, 1).split()[-1]) < 1e-4
 
 
-def test_a_damaged_kernel_in_the_temp_folder_is_not_loaded(warm: dict[str, str], run_cells: RunCells) -> None:
+def test_a_damaged_kernel_in_the_temp_folder_is_not_loaded(warm, run_cells):
     first = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], warm)
     kernels = list(Path(warm["TMPDIR"]).rglob("nbcache_kernels/*/*.so"))
     assert kernels
@@ -481,12 +452,7 @@ def test_a_damaged_kernel_in_the_temp_folder_is_not_loaded(warm: dict[str, str],
     assert printed(second, 3) == printed(first, 3)
 
 
-def test_a_graph_whose_kernel_is_gone_from_the_store_is_compiled_whole(
-    with_headers: dict[str, str],
-    run_cells: RunCells,
-    wipe: Callable[[Environ], None],
-    cold: tuple[Path, nbformat.NotebookNode],
-) -> None:
+def test_a_graph_whose_kernel_is_gone_from_the_store_is_compiled_whole(with_headers, run_cells, wipe, cold):
     run_cells([LOAD, SET_UP, DEFINE, CALL], with_headers)
     removed = 0
     for kernels in Path(with_headers["TMPDIR"]).glob("nbcache_*/*/nbcache_kernels"):
@@ -511,9 +477,7 @@ def test_a_graph_whose_kernel_is_gone_from_the_store_is_compiled_whole(
     assert [decode_ref(decode_entry(each.read_bytes())).type for each in refs].count("inductor") == 4
 
 
-def test_a_running_kernel_whose_temp_folder_is_emptied_still_hits(
-    warm: dict[str, str], run_cells: RunCells
-) -> None:
+def test_a_running_kernel_whose_temp_folder_is_emptied_still_hits(warm, run_cells):
     empty = """\
 import glob, os, shutil
 for folder in glob.glob(os.environ["TMPDIR"] + "/nbcache_*"):
@@ -530,7 +494,7 @@ model.zero_grad()
     assert printed(notebook, 3) == printed(notebook, 5)
 
 
-def test_options_count_under_another_magic_too(isolated: dict[str, str], run_cells: RunCells) -> None:
+def test_options_count_under_another_magic_too(isolated, run_cells):
     magics = "%%capture\n%%compile_cached plain --backend eager --require-hit\n"
     cell = magics + "def plain(x):\n    return x * 2\nplain(x)"
 
@@ -540,9 +504,7 @@ def test_options_count_under_another_magic_too(isolated: dict[str, str], run_cel
     assert error.ename == "HitRequired"
 
 
-def test_arguments_without_a_target_are_defaults_of_torch_compile_in_the_cell(
-    isolated: dict[str, str], run_cells: RunCells
-) -> None:
+def test_arguments_without_a_target_are_defaults_of_torch_compile_in_the_cell(isolated, run_cells):
     cell = """\
 %%compile_cached --backend eager --dynamic
 seen = []
@@ -559,9 +521,7 @@ print(len(seen[0]) > 1)
     assert printed(notebook, 3).strip() == "torch"
 
 
-def test_an_interrupted_compile_says_so_and_the_function_can_be_run_again(
-    with_headers: dict[str, str], run_cells: RunCells
-) -> None:
+def test_an_interrupted_compile_says_so_and_the_function_can_be_run_again(with_headers, run_cells):
     define = """\
 import os, psutil, signal, threading, time
 
@@ -594,9 +554,7 @@ def heavy(x):
     assert [graph["outcome"] for graph in by_cell[5]] == ["miss"]
 
 
-def test_a_best_configuration_is_there_when_torch_reads_it(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
-) -> None:
+def test_a_best_configuration_is_there_when_torch_reads_it(with_headers, run_cells, wipe):
     # Autotuning needs a GPU: here an artifact of its type is recorded as torch does, and looked for.
     record = """\
 from torch._inductor.runtime.autotune_cache import AutotuneCacheArtifact
@@ -625,9 +583,7 @@ for path in (os.environ["TORCHINDUCTOR_CACHE_DIR"] + "/ab/tuned.best_config", "/
     assert printed(notebook, 5) == "False 0\n"
 
 
-def test_a_device_is_the_default_in_its_cell_only_and_unknown_names_get_the_nearest(
-    isolated: dict[str, str], run_cells: RunCells
-) -> None:
+def test_a_device_is_the_default_in_its_cell_only_and_unknown_names_get_the_nearest(isolated, run_cells):
     where = "print(torch.ones(2).device)"
     cells = [
         f"%%compile_cached --device meta\n{where}",
@@ -646,9 +602,7 @@ def test_a_device_is_the_default_in_its_cell_only_and_unknown_names_get_the_near
     assert "`max_autotune`" in said[1] and "`max-autotune`" in said[2] and "`inductor`" in said[3]
 
 
-def test_what_is_used_after_clearing_is_stored_anew(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
-) -> None:
+def test_what_is_used_after_clearing_is_stored_anew(with_headers, run_cells, wipe):
     again = "torch._dynamo.reset()\nmodel.zero_grad()\n" + CALL
     first = run_cells([LOAD, SET_UP, DEFINE, CALL, "%nbcache clear", again, REPORTS], with_headers)
     wipe(with_headers)
@@ -659,9 +613,7 @@ def test_what_is_used_after_clearing_is_stored_anew(
     assert printed(first, 5) == printed(second, 3)
 
 
-def test_what_is_hit_in_the_folder_that_nbcache_gave_torch_is_stored_too(
-    warm: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None]
-) -> None:
+def test_what_is_hit_in_the_folder_that_nbcache_gave_torch_is_stored_too(warm, run_cells, wipe):
     cells = [LOAD, SET_UP, DEFINE, CALL, REPORTS]
     run_cells(cells, warm)
     shutil.rmtree(warm["NBCACHE_DIR"])
@@ -675,9 +627,7 @@ def test_what_is_hit_in_the_folder_that_nbcache_gave_torch_is_stored_too(
     assert {graph["level"] for graph in graphs(third)} == {"L1"}
 
 
-def test_what_a_bundle_brought_is_used_and_not_stored(
-    warm: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], tmp_path: Path
-) -> None:
+def test_what_a_bundle_brought_is_used_and_not_stored(warm, run_cells, wipe, tmp_path):
     save = f"open({str(tmp_path / 'bundle')!r}, 'wb').write(torch.compiler.save_cache_artifacts()[0]);"
     load = f"torch.compiler.load_cache_artifacts(open({str(tmp_path / 'bundle')!r}, 'rb').read());"
     run_cells([LOAD, SET_UP, DEFINE, CALL, save], warm)
@@ -693,7 +643,7 @@ def test_what_a_bundle_brought_is_used_and_not_stored(
     assert types == {"cpp_kernel", "probe"} | traces  # what was compiled and traced here
 
 
-def test_targets_are_not_kept_alive(isolated: dict[str, str], run_cells: RunCells) -> None:
+def test_targets_are_not_kept_alive(isolated, run_cells):
     cell = """\
 %%compile_cached model --backend eager
 model = torch.nn.Sequential(torch.nn.Linear(16, 4))
@@ -723,8 +673,8 @@ lowering.GraphLowering.compile_to_module = interrupt
 
 
 def test_an_interrupted_compile_gives_no_graph_to_a_snapshot_and_no_promise(
-    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
-) -> None:
+    with_headers, run_cells, tmp_path
+):
     undo = "lowering.GraphLowering.compile_to_module = original"
     other = "@torch.compile\ndef other(x):\n    return (x * 2).sin()\nother(x)"
     cells = [LOAD, SET_UP, DEFINE, INTERRUPT, CALL, undo, other, f"%nbcache snapshot {tmp_path}/a.nbcache"]
@@ -737,14 +687,12 @@ def test_an_interrupted_compile_gives_no_graph_to_a_snapshot_and_no_promise(
     assert "holds 1 graph " in shown(notebook, 7)
 
 
-def test_two_kernels_at_once_share_one_store(
-    with_headers: dict[str, str], run_cells: RunCells, wipe: Callable[[Environ], None], tmp_path: Path
-) -> None:
-    def cells(number: int) -> list[str]:
+def test_two_kernels_at_once_share_one_store(with_headers, run_cells, wipe, tmp_path):
+    def cells(number):
         own = f"@torch.compile\ndef own(x):\n    return x.sin() + {number}\nprint(own(x).sum().item())"
         return [LOAD, SET_UP, DEFINE, CALL, own, REPORTS]
 
-    async def at_once() -> list[nbformat.NotebookNode]:
+    async def at_once():
         clients = [client_for(cells(number), with_headers, tmp_path) for number in (1, 2)]
         runs = [client.async_execute(cleanup_kc=True, env=dict(with_headers)) for client in clients]
         return await asyncio.gather(*runs)
@@ -759,11 +707,11 @@ def test_two_kernels_at_once_share_one_store(
 
 
 @pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+def mount(tmp_path):
     """Return a function that mounts a small file system in memory, `mount(name, options)`."""
     mounted: list[Path] = []
 
-    def mount(name: str, options: str) -> Path:
+    def mount(name, options):
         folder = tmp_path / name
         folder.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
@@ -777,9 +725,7 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_on_a_full_disk_the_cell_runs_and_one_warning_says_so(
-    with_headers: dict[str, str], run_cells: RunCells, mount: Callable[..., Path]
-) -> None:
+def test_on_a_full_disk_the_cell_runs_and_one_warning_says_so(with_headers, run_cells, mount):
     disk = mount("disk", "size=16k")
     cell = "%%compile_cached\nprint(torch.compile(lambda x: x * 7)(x).sum().item())\n%nbcache flush"
 
@@ -792,9 +738,7 @@ def test_on_a_full_disk_the_cell_runs_and_one_warning_says_so(
     assert len(notices) == 1 and "no room" in notices[0]
 
 
-def test_a_store_that_cannot_be_written_to_is_still_read(
-    with_headers: dict[str, str], run_cells: RunCells, mount: Callable[..., Path]
-) -> None:
+def test_a_store_that_cannot_be_written_to_is_still_read(with_headers, run_cells, mount):
     disk = mount("disk", "size=64m")
     shutil.copytree(with_headers["NBCACHE_DIR"], disk / "store")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -811,8 +755,8 @@ def test_a_store_that_cannot_be_written_to_is_still_read(
 
 
 def test_a_cell_that_raises_drops_no_graph_of_its_earlier_runs_from_the_file(
-    with_headers: dict[str, str], run_cells: RunCells, tmp_path: Path
-) -> None:
+    with_headers, run_cells, tmp_path
+):
     cell = """\
 f(x)
 if "FAILS" in os.environ:
@@ -848,9 +792,7 @@ assert utils.CHROMIUM_EVENT_LOG is None
 """
 
 
-def test_no_other_thread_replaces_torchs_logger_while_a_cell_compiles(
-    isolated: dict[str, str], run_cells: RunCells
-) -> None:
+def test_no_other_thread_replaces_torchs_logger_while_a_cell_compiles(isolated, run_cells):
     hashed = "codecache.torch_key()\nprint(threads == [threading.main_thread()])"
 
     notebook = run_cells([NOTE_LOGGERS, LOAD, hashed], isolated)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import nbclient
 import nbformat
 import pytest
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from nbcache.torch_bridge import compile_options
@@ -34,7 +33,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class TestOptions:
-    def test_every_option_is_read(self) -> None:
+    def test_every_option_is_read(self):
         options = parse(
             "f self.model --backend inductor --fullgraph --no-dynamic --device cuda:1 --name 'my cell' g"
             " --require-hit --no-save --quiet --options a=True --options triton.cudagraphs=false b=1"
@@ -52,7 +51,7 @@ class TestOptions:
             quiet=True,
         )
 
-    def test_torch_gets_only_what_was_given_and_may_change_it(self) -> None:
+    def test_torch_gets_only_what_was_given_and_may_change_it(self):
         assert parse("").torch_arguments() == {}
         line = "--mode=max-autotune --dynamic --name n --device cpu"
         assert parse(line).torch_arguments() == {"mode": "max-autotune", "dynamic": True}
@@ -77,7 +76,7 @@ class TestOptions:
             ("k=1if", "1if"),
         ],
     )
-    def test_a_value_has_the_type_it_looks_like(self, text: str, value: object) -> None:
+    def test_a_value_has_the_type_it_looks_like(self, text, value):
         (read,) = parse(f"--options {text}").options.values()
         assert read == value
         assert type(read) is type(value)
@@ -100,7 +99,7 @@ class TestOptions:
             ("--name 'open", "No closing quotation"),
         ],
     )
-    def test_a_wrong_line_says_what_is_wrong_and_how_it_is_used(self, line: str, problem: str) -> None:
+    def test_a_wrong_line_says_what_is_wrong_and_how_it_is_used(self, line, problem):
         with pytest.raises(UsageError) as caught:
             parse(line)
         message = str(caught.value)
@@ -119,9 +118,7 @@ class TestOptions:
             ("--backend eager --mode x", ""),
         ],
     )
-    def test_names_that_torch_does_not_know_are_named_with_the_nearest(
-        self, torch_names: None, line: str, problem: str
-    ) -> None:
+    def test_names_that_torch_does_not_know_are_named_with_the_nearest(self, torch_names, line, problem):
         if not problem:
             check(parse(line))
             return
@@ -129,14 +126,14 @@ class TestOptions:
             check(parse(line))
         assert problem in str(caught.value)
 
-    def test_the_help_has_every_option_of_the_documented_usage_line(self) -> None:
+    def test_the_help_has_every_option_of_the_documented_usage_line(self):
         assert HELP.startswith(USAGE) and "y.mean()            # shown" in HELP
         for flag in re.findall(r"--[\w-]+", USAGE):
             assert f"\n  {flag} " in HELP
 
 
 @pytest.fixture
-def torch_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def torch_names(monkeypatch):
     """Have torch know few names."""
     names = ["max_autotune", *(f"cpp.option{number}" for number in range(20))]
     monkeypatch.setattr(compile_options, "known_modes", lambda: ["default", "max-autotune"])
@@ -163,7 +160,7 @@ def torch_names(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--options max_autotune=True --opt", ["--options"]),
     ],
 )
-def test_what_can_stand_at_the_cursor_is_offered(torch_names: None, line: str, offers: list[str]) -> None:
+def test_what_can_stand_at_the_cursor_is_offered(torch_names, line, offers):
     symbol = line.replace("=", " ").rpartition(" ")[2]
     found = complete(f"%%compile_cached {line}", symbol, lambda: ["model", "function"])
     assert found == offers
@@ -172,7 +169,7 @@ def test_what_can_stand_at_the_cursor_is_offered(torch_names: None, line: str, o
 @pytest.mark.parametrize(
     "first", ["", "x = 1", "%%time", "%%compile_cached?", "%%compile_cached_not", "%compile_cached"]
 )
-def test_other_cells_stay_as_they_are(first: str) -> None:
+def test_other_cells_stay_as_they_are(first):
     lines = [f"{first}\n", "1\n"]
     assert CellTransformer()(lines) == lines and CellTransformer()([]) == []
 
@@ -208,11 +205,11 @@ LOOK = f"if 'f' in locals():\n    {CALL}"
         "try:\n    pass\nexcept g as f:\n    pass",
     ],
 )
-def test_a_call_follows_each_statement_that_binds_at_top_level(source: str) -> None:
+def test_a_call_follows_each_statement_that_binds_at_top_level(source):
     assert inserted(re.sub(r" *@\n|\n *@", "", source), "f") == source.replace("@", CALL)
 
 
-def inserted(source: str, *targets: str, existing: tuple[str, ...] = ()) -> str:
+def inserted(source, *targets, existing=()):
     tree = insert_compile_calls(ast.parse(source), targets, existing, "hook")
     compile(tree, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     return ast.unparse(tree)
@@ -235,11 +232,11 @@ def inserted(source: str, *targets: str, existing: tuple[str, ...] = ()) -> str:
         ("exec('f = 1')", f"{CALL}\nexec('f = 1')\n{LOOK}"),
     ],
 )
-def test_what_exists_is_compiled_first_unless_the_cell_replaces_it(source: str, expected: str) -> None:
+def test_what_exists_is_compiled_first_unless_the_cell_replaces_it(source, expected):
     assert inserted(source, "f", existing=("f",)) == expected
 
 
-def test_a_dotted_target_is_bound_by_its_own_assignment_or_else_by_its_roots() -> None:
+def test_a_dotted_target_is_bound_by_its_own_assignment_or_else_by_its_roots():
     call = "a.b = hook('a.b', a.b)"
     assert inserted("a = g()\na.b(x)", "a.b") == f"a = g()\n{call}\na.b(x)"
     assert inserted("a = g()\na.b = h\na.b(x)", "a.b") == f"a = g()\na.b = h\n{call}\na.b(x)"
@@ -247,7 +244,7 @@ def test_a_dotted_target_is_bound_by_its_own_assignment_or_else_by_its_roots() -
     assert inserted("a.c = 1", "a.b") == "a.c = 1"
 
 
-def test_a_call_has_the_line_of_the_statement_that_it_follows() -> None:
+def test_a_call_has_the_line_of_the_statement_that_it_follows():
     tree = ast.parse("\n\n@d\ndef f():\n    pass\nfor i in (\n    1,\n):\n    f = i")
     insert_compile_calls(tree, ["f"], [], "hook")
     assert [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Call)] == [4, 9]
@@ -256,7 +253,7 @@ def test_a_call_has_the_line_of_the_statement_that_it_follows() -> None:
 class Cells:
     """Runs cells in a shell with both transformers, and a compiler that records."""
 
-    def __init__(self, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]):
+    def __init__(self, shell, capsys):
         self.shell = shell
         self.options: list[CompileOptions] = []
         self.compiled: list[str] = []
@@ -266,12 +263,12 @@ class Cells:
             TargetCompiler(lambda: shell.user_ns, self.compile, self.options.append)
         )
 
-    def compile(self, target: str, function: Any) -> Any:
+    def compile(self, target, function):
         check_callable(target, function)
         self.compiled.append(target)
         return lambda *args: ("compiled", function(*args))
 
-    def run(self, source: str) -> tuple[ExecutionResult, str]:
+    def run(self, source):
         """Run a cell; return its result and everything it wrote."""
         result = self.shell.run_cell(source)
         captured = self._capsys.readouterr()
@@ -279,9 +276,7 @@ class Cells:
 
 
 @pytest.fixture
-def cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Cells]:
+def cells(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     monkeypatch.setattr(sys, "displayhook", sys.displayhook)
     config = Config()
@@ -307,7 +302,7 @@ def cells(
         ("%%compile_cached f\nf = len", "%reset -f", "%%compile_cached f\nf = len\nf('ab')"),
     ],
 )
-def test_a_target_is_compiled_before_the_cells_own_calls(cells: Cells, sources: tuple[str, ...]) -> None:
+def test_a_target_is_compiled_before_the_cells_own_calls(cells, sources):
     *before, last = sources
     for source in before:
         cells.run(source)
@@ -316,7 +311,7 @@ def test_a_target_is_compiled_before_the_cells_own_calls(cells: Cells, sources: 
     assert "('compiled', 2)" in output
 
 
-def test_an_error_shows_once_with_its_line(cells: Cells) -> None:
+def test_an_error_shows_once_with_its_line(cells):
     result, output = cells.run("%%compile_cached\nx = 1\n1 / 0\nx = 2")
     assert isinstance(result.error_in_exec, ZeroDivisionError)
     assert output.count("ZeroDivisionError: division by zero") == 1
@@ -341,9 +336,7 @@ def test_an_error_shows_once_with_its_line(cells: Cells) -> None:
         ("%%compile_cached f\nran = True\nclass f: pass\nlater = True", "`f` is a class", True),
     ],
 )
-def test_a_wrong_cell_stops_with_one_line_as_soon_as_that_is_known(
-    cells: Cells, source: str, problem: str, runs: bool
-) -> None:
+def test_a_wrong_cell_stops_with_one_line_as_soon_as_that_is_known(cells, source, problem, runs):
     names = cells.shell.user_ns
     names.update(number=3, Class=Path, box=object())
     result, output = cells.run(source)
@@ -355,7 +348,7 @@ def test_a_wrong_cell_stops_with_one_line_as_soon_as_that_is_known(
     assert cells.options[-1] == CompileOptions()  # nothing is unregistered
 
 
-def test_a_nested_cell_does_not_get_the_options(cells: Cells) -> None:
+def test_a_nested_cell_does_not_get_the_options(cells):
     cells.run("%%compile_cached f\nf = len\nnested = get_ipython().run_cell('f = abs; f(-1)').result\n")
     assert cells.shell.user_ns["nested"] == 1
     assert cells.compiled == ["f", "f"]  # after `f = len`, and after the nested cell
@@ -363,13 +356,13 @@ def test_a_nested_cell_does_not_get_the_options(cells: Cells) -> None:
 
 
 @pytest.mark.parametrize("interactivity", ["all", "last_expr", "last"])
-def test_only_what_the_cell_shows_is_shown(cells: Cells, interactivity: str) -> None:
+def test_only_what_the_cell_shows_is_shown(cells, interactivity):
     cells.shell.ast_node_interactivity = interactivity
     _, output = cells.run("%%compile_cached f\nf = len\n1 + 1")
     assert [line.partition(":")[2] for line in output.splitlines()] == [" 2"]
 
 
-def test_a_prompt_takes_the_cell_for_any_cell_magic(cells: Cells) -> None:
+def test_a_prompt_takes_the_cell_for_any_cell_magic(cells):
     assert cells.shell.check_complete("%%compile_cached --wrong") == ("incomplete", "")
     assert cells.shell.check_complete("%%compile_cached f\nf(x)") == ("incomplete", "")
     assert cells.shell.check_complete("%%compile_cached f\nf(x)\n\n")[0] == "complete"
@@ -384,7 +377,7 @@ shell.ast_transformers.append(TargetCompiler(lambda: shell.user_ns, compiled, la
 """
 
 
-def test_in_a_notebook_a_wrong_line_is_an_error_output_of_one_line() -> None:
+def test_in_a_notebook_a_wrong_line_is_an_error_output_of_one_line():
     sources = [
         SET_UP,
         "%%compile_cached f\nimport asyncio\nawait asyncio.sleep(0)\nf = len\nf('ab')",

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.front_door import RunPython
 from support.redis_servers import HOST, RedisServer, free_port
 from support.shells import value_in_shell
 
@@ -25,16 +22,16 @@ here = Environment(components({"torch.version": "2.13.0", "device": "cpu"}))
 
 
 @pytest.fixture
-def in_shell(run_python: RunPython, isolated: dict[str, str]) -> Any:
+def in_shell(run_python, isolated):
     """Return a function that runs code after `SHELL` and returns what it has put into `value`."""
 
-    def in_shell(code: str, **environ: str) -> Any:
+    def in_shell(code, **environ):
         return value_in_shell(run_python, f"{MORE}\n{code}", {**isolated, **environ})
 
     return in_shell
 
 
-def test_what_cannot_be_connected_to_is_said_and_nothing_is_connected(in_shell: Any) -> None:
+def test_what_cannot_be_connected_to_is_said_and_nothing_is_connected(in_shell):
     dead = f"redis://:hunter2@{HOST}:{free_port()}"
     lines = [
         f"connect {dead}",
@@ -64,7 +61,7 @@ def test_what_cannot_be_connected_to_is_said_and_nothing_is_connected(in_shell: 
     assert not connected
 
 
-def test_connecting_shows_who_is_there_and_config_shows_no_secret(in_shell: Any, tmp_path: Path) -> None:
+def test_connecting_shows_who_is_there_and_config_shows_no_secret(in_shell, tmp_path):
     with RedisServer(tmp_path / "redis", password="hunter2") as server:
         url = f"redis://:hunter2@{HOST}:{server.port}/0"
         shared = f"redis://{HOST}:{server.port}/0"
@@ -102,7 +99,7 @@ value.append(repr([session.settings, session.notices]))
     assert texts[11] is True
 
 
-def test_flushing_waits_for_what_connecting_publishes(in_shell: Any, tmp_path: Path) -> None:
+def test_flushing_waits_for_what_connecting_publishes(in_shell, tmp_path):
     waiting_text, shared_text, keys = in_shell(
         f"""
 from nbcache.shared.level import SharedLevel
@@ -132,7 +129,7 @@ value.append([ref.key for ref in session.shared_client.level.present(here, refs)
     assert keys == ["one"]
 
 
-def test_connecting_again_takes_the_settings_that_were_changed_since(in_shell: Any, tmp_path: Path) -> None:
+def test_connecting_again_takes_the_settings_that_were_changed_since(in_shell, tmp_path):
     lines = [
         f"connect {tmp_path}/one",
         f"config shared_url={tmp_path}/two",
@@ -146,7 +143,7 @@ def test_connecting_again_takes_the_settings_that_were_changed_since(in_shell: A
     assert f"disconnected from {tmp_path}/two\n" in texts[4]
 
 
-def test_what_is_shared_goes_where_this_kernel_is_connected_to(in_shell: Any, tmp_path: Path) -> None:
+def test_what_is_shared_goes_where_this_kernel_is_connected_to(in_shell, tmp_path):
     """The line that a colleague pastes holds the whole place, as one word."""
     texts = in_shell(
         f"""
@@ -172,7 +169,7 @@ for line in (
     assert not (tmp_path / "two").exists()
 
 
-def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_shell: Any) -> None:
+def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_shell):
     dead = f"redis://:hunter2@{HOST}:{free_port()}"
     reports = in_shell(
         "session.cache.environment_ready(here)\n"
@@ -189,7 +186,7 @@ def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_
     assert len(reports[2]) == 1 and reports[3:] == [[], []]
 
 
-def test_unloading_ends_in_time_while_redis_hangs(in_shell: Any, tmp_path: Path) -> None:
+def test_unloading_ends_in_time_while_redis_hangs(in_shell, tmp_path):
     with RedisServer(tmp_path / "redis") as server:
         assert server._process is not None
         began = time.monotonic()
@@ -211,7 +208,7 @@ def test_unloading_ends_in_time_while_redis_hangs(in_shell: Any, tmp_path: Path)
         assert time.monotonic() - began < 60.0
 
 
-def test_python_connects_as_the_magic_does(in_shell: Any, redis_server: RedisServer) -> None:
+def test_python_connects_as_the_magic_does(in_shell, redis_server):
     name, left = in_shell(
         "session.connect(os.environ['URL'])\nvalue = [session.shared_client.level.name]\n"
         "session.disconnect()\nvalue.append(session.shares)",
@@ -220,15 +217,13 @@ def test_python_connects_as_the_magic_does(in_shell: Any, redis_server: RedisSer
     assert (name, left) == (redis_server.url, False)
 
 
-def test_an_empty_url_connects_to_none_whatever_torchs_variables_say(
-    in_shell: Any, redis_server: RedisServer
-) -> None:
+def test_an_empty_url_connects_to_none_whatever_torchs_variables_say(in_shell, redis_server):
     torchs = {"TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1", "TORCHINDUCTOR_REDIS_URL": redis_server.url}
     assert in_shell("value = session.shares", **torchs) is True
     assert in_shell("value = session.shares", **torchs, NBCACHE_SHARED_URL="") is False
 
 
-def test_what_a_store_says_as_it_fails_is_printed_as_one_line(in_shell: Any, tmp_path: Path) -> None:
+def test_what_a_store_says_as_it_fails_is_printed_as_one_line(in_shell, tmp_path):
     texts = in_shell(
         f"""
 from nbcache.core.errors import StoreUnavailable

@@ -27,7 +27,7 @@ from nbcache.ui.ipython.diagnose_magic import Line, _call_in, parse_line
         ("--json --mode=lite model(x)", Line("model(x)", "lite", as_json=True)),
     ],
 )
-def test_options_stand_before_or_after_and_the_expression_stays_as_it_is(line: str, expected: Line) -> None:
+def test_options_stand_before_or_after_and_the_expression_stays_as_it_is(line, expected):
     assert parse_line(line) == expected
 
 
@@ -48,7 +48,7 @@ def test_options_stand_before_or_after_and_the_expression_stays_as_it_is(line: s
         ("model(x) --runs 0", "`--runs` takes a number"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_with_a_next_step(line: str, said: str) -> None:
+def test_what_cannot_be_measured_is_refused_with_a_next_step(line, said):
     with pytest.raises(UsageError) as caught:
         _call_in(parse_line(line).expression)
 

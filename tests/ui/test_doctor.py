@@ -9,7 +9,6 @@ import sys
 import sysconfig
 import tempfile
 from ast import literal_eval
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ from nbcache.core.key import components
 from nbcache.core.model import Environment
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring, Policy, short
-from nbcache.kernel.prewarming import Slice, Steps
+from nbcache.kernel.prewarming import Slice
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
 from nbcache.parts import make_bridge
@@ -36,16 +35,15 @@ from nbcache.torch_bridge.gpus import Found, Gpu
 from nbcache.ui import doctor
 from nbcache.ui.display.words import Check, CheckState
 from nbcache.ui.locate import Location
-from support.front_door import LOAD, RunCells, RunPython, printed, run_interpreter, shown
+from support.front_door import LOAD, printed, run_interpreter, shown
 from support.people import Person, unsigned
-from support.redis_servers import RedisServer
 from support.testing import FailingStore, FakeBridge
 from support.torch_versions import HAS_TRACES
 
 OK, NOTE, PROBLEM = CheckState
 
 
-def machine(**changes: str) -> Environment:
+def machine(**changes):
     """Return an environment like those of torch, with some components changed: `_` stands for the dot."""
     known = environment.without_torch() | {"device": "cpu", "torch.cuda": "none", "torch.version": "2.13.0"}
     return Environment(components(known | {label.replace("_", "."): each for label, each in changes.items()}))
@@ -54,7 +52,7 @@ def machine(**changes: str) -> Environment:
 class Kernel:
     """A kernel in which all is in order, until a test breaks something."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.notebook = folder / "model.ipynb"
         self.notebook.touch()
         self.settings = replace(Settings(), dir=folder / "store", trust_dir=folder / "keys")
@@ -68,7 +66,7 @@ class Kernel:
         """Why it goes on as plain torch."""
         self.session = self.start()
 
-    def start(self) -> Session:
+    def start(self):
         self.session = Session(
             self.settings, self.bridge, self.store, locate_notebook=lambda: str(self.notebook)
         )
@@ -78,7 +76,7 @@ class Kernel:
         assert self.sharing.looked(10)
         return self.session
 
-    def rows(self) -> list[Check]:
+    def rows(self):
         self.session.settings = self.settings
         # The bridge is not installed: which folder torch has in this process does not matter.
         bridge: Any = make_bridge()
@@ -87,13 +85,13 @@ class Kernel:
         found = doctor.in_kernel(self.session, bridge, self.sharing, self.location, self.store_error)
         return [check for check in found if check.name != "torch's folder"]
 
-    def row(self, name: str) -> Check:
+    def row(self, name):
         (found,) = [check for check in self.rows() if check.name == name]
         return found
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+def kernel(tmp_path, monkeypatch):
     for name in ("CXX", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(gpus, "found", Found)  # no GPU, whatever this machine has
@@ -102,7 +100,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     kernel.session.close()
 
 
-def test_where_all_is_in_order_there_is_nothing_to_do(kernel: Kernel) -> None:
+def test_where_all_is_in_order_there_is_nothing_to_do(kernel):
     rows = kernel.rows()
 
     assert {row.state for row in rows} == {OK}, rows
@@ -114,10 +112,10 @@ def test_where_all_is_in_order_there_is_nothing_to_do(kernel: Kernel) -> None:
     assert "the temp folder, the local store" in kernel.row("disk").found
 
 
-def test_a_check_that_fails_is_a_problem_and_stops_no_other(kernel: Kernel) -> None:
+def test_a_check_that_fails_is_a_problem_and_stops_no_other(kernel):
     names = [row.name for row in kernel.rows()]
 
-    def location() -> Location:
+    def location():
         raise RuntimeError("no such luck")
 
     kernel.location = location
@@ -127,36 +125,36 @@ def test_a_check_that_fails_is_a_problem_and_stops_no_other(kernel: Kernel) -> N
     assert [row.name for row in kernel.rows()] == names
 
 
-def plain(kernel: Kernel) -> None:
+def plain(kernel):
     kernel.session.cache.environment = None
     kernel.plain_because = "ZeroDivisionError('ours')"
 
 
-def store_is_a_file(kernel: Kernel) -> None:
+def store_is_a_file(kernel):
     shutil.rmtree(kernel.settings.dir)
     kernel.settings.dir.touch()
 
 
-def store(store: Store, error: StoreUnavailable | None = None) -> Callable[[Kernel], None]:
-    def fault(kernel: Kernel) -> None:
+def store(store, error=None):
+    def fault(kernel):
         kernel.store, kernel.store_error = store, error
         kernel.start()
 
     return fault
 
 
-def setting(name: str, value: str) -> Callable[[Kernel], None]:
-    def fault(kernel: Kernel) -> None:
+def setting(name, value):
+    def fault(kernel):
         kernel.settings = kernel.settings.with_value(name, value, origin="%nbcache config")
 
     return fault
 
 
-def place(path: str, found_by: str) -> Callable[[Kernel], None]:
+def place(path, found_by):
     return lambda kernel: setattr(kernel, "location", lambda: Location(path, found_by))
 
 
-def keys_are_open(kernel: Kernel) -> None:
+def keys_are_open(kernel):
     Keyring(kernel.settings.trust_dir).fingerprint()
     kernel.settings.trust_dir.chmod(0o755)
 
@@ -182,9 +180,7 @@ MEMORY = MemoryStore("memory of this kernel")
         (keys_are_open, "keys", PROBLEM, "", "if nobody has used it, chmod 700"),
     ],
 )
-def test_a_fault_has_its_row_and_its_next_step(
-    kernel: Kernel, fault: Callable[[Kernel], None], name: str, state: CheckState, found: str, next_step: str
-) -> None:
+def test_a_fault_has_its_row_and_its_next_step(kernel, fault, name, state, found, next_step):
     fault(kernel)
 
     row = kernel.row(name)
@@ -216,13 +212,8 @@ ON_H200 = {"device": "NVIDIA H200", "triton_version": "3.6.0", "torch_cuda": "13
     ],
 )
 def test_a_gpu_needs_triton_and_a_torch_and_a_driver_that_fit(
-    kernel: Kernel,
-    monkeypatch: pytest.MonkeyPatch,
-    found: Found,
-    changes: dict[str, str],
-    state: CheckState,
-    said: str,
-) -> None:
+    kernel, monkeypatch, found, changes, state, said
+):
     monkeypatch.setattr(gpus, "found", lambda: found)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     kernel.bridge.environment = machine(**({"triton_version": "none"} | changes))
@@ -242,15 +233,8 @@ def test_a_gpu_needs_triton_and_a_torch_and_a_driver_that_fit(
     ],
 )
 def test_a_compiler_that_is_not_there_is_a_note(
-    kernel: Kernel,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    name: str,
-    variable: str,
-    usual: str,
-    found: str,
-    lost: str,
-) -> None:
+    kernel, monkeypatch, tmp_path, name, variable, usual, found, lost
+):
     monkeypatch.setattr(gpus, "found", lambda: H200)
     kernel.bridge.environment = machine(**ON_H200)
     kernel.start()
@@ -272,7 +256,7 @@ def test_a_compiler_that_is_not_there_is_a_note(
     assert row.state is NOTE and f"{usual} is not there" in row.found
 
 
-def test_the_cpu_is_told_by_a_few_of_its_instruction_sets(kernel: Kernel) -> None:
+def test_the_cpu_is_told_by_a_few_of_its_instruction_sets(kernel):
     features = "fpu vme avx avx2 avx512f avx512vl fma lahf_lm"
     changed = {"cpu_features": features, "cpu_machine": "x86_64", "cpu_capability": "AVX512"}
     kernel.bridge.environment = machine(cpu_requested="default", **changed)
@@ -285,9 +269,7 @@ def test_the_cpu_is_told_by_a_few_of_its_instruction_sets(kernel: Kernel) -> Non
     assert kernel.row("CPU").found.endswith("ATEN_CPU_CAPABILITY=avx2")
 
 
-def test_caches_of_torchs_that_are_switched_off_are_a_problem(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_caches_of_torchs_that_are_switched_off_are_a_problem(kernel, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # torch is imported: it does nothing
     assert kernel.row("torch's caches").state is OK
     monkeypatch.delenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES")
@@ -319,8 +301,8 @@ IMPORTED = "import torch, torch._inductor.config, torch._functorch.config\n"
     ],
 )
 def test_torch_takes_the_variables_that_switch_caches_off_as_was_said_before(
-    run_python: RunPython, isolated: dict[str, str], variables: dict[str, str], off: int
-) -> None:
+    run_python, isolated, variables, off
+):
     before = run_python(OFF, isolated | variables).stdout
 
     after = run_python(IMPORTED + OFF, isolated | variables).stdout
@@ -331,9 +313,7 @@ def test_torch_takes_the_variables_that_switch_caches_off_as_was_said_before(
 # --- places -------------------------------------------------------------------------------------
 
 
-def test_a_temp_folder_with_a_space_is_a_problem(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_temp_folder_with_a_space_is_a_problem(kernel, monkeypatch, tmp_path):
     (tmp_path / "a space").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a space"))
 
@@ -343,11 +323,11 @@ def test_a_temp_folder_with_a_space_is_a_problem(
     assert "a space" in row.found and "TMPDIR" in row.next_step
 
 
-def test_a_folder_that_cannot_be_written_to_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "below"))
     settings = replace(Settings(), dir=tmp_path / "store", trust_dir=tmp_path / "keys")
 
-    def row() -> Check:
+    def row():
         (found,) = [each for each in doctor.in_terminal(settings) if each.name == "torch's folder"]
         return found
 
@@ -357,7 +337,7 @@ def test_a_folder_that_cannot_be_written_to_says_why(monkeypatch: pytest.MonkeyP
     assert "Not a directory" in row().found and "TORCHINDUCTOR_CACHE_DIR" in row().next_step
 
 
-def test_a_disk_that_is_nearly_full_is_a_problem(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_nearly_full_is_a_problem(kernel, monkeypatch):
     nearly_full = shutil.disk_usage("/")._replace(free=5 * 10**8)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: nearly_full)
 
@@ -370,7 +350,7 @@ def test_a_disk_that_is_nearly_full_is_a_problem(kernel: Kernel, monkeypatch: py
 # --- trust and snapshots ------------------------------------------------------------------------
 
 
-def test_keys_are_counted(kernel: Kernel) -> None:
+def test_keys_are_counted(kernel):
     keyring = Keyring(kernel.settings.trust_dir)
     assert "you have none yet" in kernel.row("keys").found
     keyring.add("0" * 64)
@@ -380,13 +360,11 @@ def test_keys_are_counted(kernel: Kernel) -> None:
 
 
 @pytest.fixture
-def person(tmp_path: Path) -> Callable[[str], Person]:
+def person(tmp_path):
     return lambda name: Person(tmp_path / name, machine())
 
 
-def test_each_snapshot_that_came_along_says_whether_it_is_used(
-    kernel: Kernel, person: Callable[[str], Person]
-) -> None:
+def test_each_snapshot_that_came_along_says_whether_it_is_used(kernel, person):
     ada = person("ada")
     kernel.notebook.with_suffix(".nbcache").write_bytes(ada.make("one"))
     kernel.start()
@@ -408,9 +386,7 @@ def test_each_snapshot_that_came_along_says_whether_it_is_used(
     assert "torch.version differ · nothing of it can be used here" in row.found
 
 
-def test_an_unsigned_snapshot_is_not_used_and_a_broken_one_is_a_problem_beside_a_good_one(
-    kernel: Kernel, person: Callable[[str], Person]
-) -> None:
+def test_an_unsigned_snapshot_is_not_used_and_a_broken_one_is_a_problem_beside_a_good_one(kernel, person):
     data = person("ada").make("one")
     kernel.notebook.with_suffix(".nbcache").write_bytes(unsigned(data))
     kernel.start()
@@ -436,12 +412,12 @@ def test_an_unsigned_snapshot_is_not_used_and_a_broken_one_is_a_problem_beside_a
 class BadlyPrewarmed(FakeBridge):
     """A bridge whose prewarming fails at its second slice."""
 
-    def prewarm(self) -> Steps:
+    def prewarm(self):
         yield Slice("import a thing", lambda: None)
         yield Slice("divide", lambda: 1 // 0)
 
 
-def test_prewarming_says_how_far_it_is_and_that_a_notice_explains_what_failed(kernel: Kernel) -> None:
+def test_prewarming_says_how_far_it_is_and_that_a_notice_explains_what_failed(kernel):
     assert "not begun" in kernel.row("prewarming").found
     kernel.settings = kernel.settings.with_value("prewarm", "off", origin="%nbcache config")
     assert kernel.row("prewarming").found == "off (%nbcache config)"
@@ -458,7 +434,7 @@ def test_prewarming_says_how_far_it_is_and_that_a_notice_explains_what_failed(ke
     assert (notice.state, "prewarming (divide) failed" in notice.found) == (NOTE, True)
 
 
-def test_traces_that_there_are_none_of_say_why(kernel: Kernel) -> None:
+def test_traces_that_there_are_none_of_say_why(kernel):
     assert kernel.row("traces").found == "on"
     kernel.has_no_traces = "not tested with torch 2.15.0"
     assert kernel.row("traces").found == (
@@ -471,14 +447,12 @@ def test_traces_that_there_are_none_of_say_why(kernel: Kernel) -> None:
 # --- through the front door ---------------------------------------------------------------------
 
 
-def by_name(text: str) -> dict[str, dict[str, Any]]:
+def by_name(text):
     return {check["name"]: check for check in json.loads(text)["checks"]}
 
 
 @pytest.mark.compile
-def test_in_a_kernel_it_says_how_the_notebook_was_found_and_imports_no_torch(
-    run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
-) -> None:
+def test_in_a_kernel_it_says_how_the_notebook_was_found_and_imports_no_torch(run_cells, isolated, tmp_path):
     notebook = tmp_path / "model.ipynb"
     notebook.touch()
     environ = isolated | {"NBCACHE_NOTEBOOK": str(notebook), "CXX": "no-such-compiler"}
@@ -504,8 +478,8 @@ def test_in_a_kernel_it_says_how_the_notebook_was_found_and_imports_no_torch(
 
 @pytest.mark.compile
 def test_in_a_kernel_with_torch_it_tells_environment_and_folder_and_where_nbcache_only_watches(
-    run_cells: RunCells, isolated: dict[str, str]
-) -> None:
+    run_cells, isolated
+):
     show = "%nbcache doctor --json"
     elsewhere = "import os; os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.environ['TMPDIR'] + '/elsewhere'"
     environ = "import nbcache; print(nbcache.session().environment.digest)"
@@ -529,9 +503,7 @@ def test_in_a_kernel_with_torch_it_tells_environment_and_folder_and_where_nbcach
 @pytest.mark.parametrize(
     ("version", "has_traces"), [("2.13.1", True), ("2.15.9+cpu", True), ("2.14.1", False)]
 )
-def test_a_release_of_torch_is_tested_with_all_its_bug_fixes(
-    run_cells: RunCells, isolated: dict[str, str], version: str, has_traces: bool
-) -> None:
+def test_a_release_of_torch_is_tested_with_all_its_bug_fixes(run_cells, isolated, version, has_traces):
     as_if = f"import torch; torch.__version__ = torch.torch_version.TorchVersion({version!r})"
 
     done = run_cells([as_if, LOAD, "%nbcache doctor --json"], isolated, forked=False)
@@ -541,7 +513,7 @@ def test_a_release_of_torch_is_tested_with_all_its_bug_fixes(
 
 
 @pytest.mark.compile
-def test_in_a_terminal_a_problem_is_a_failure(isolated: dict[str, str], tmp_path: Path) -> None:
+def test_in_a_terminal_a_problem_is_a_failure(isolated, tmp_path):
     sound = run_interpreter(["-m", "nbcache", "doctor", "--json"], isolated, tmp_path)
     checks = by_name(sound.stdout)
     assert (sound.returncode, sound.stderr) == (0, "")
@@ -559,8 +531,8 @@ def test_in_a_terminal_a_problem_is_a_failure(isolated: dict[str, str], tmp_path
 
 @pytest.mark.compile
 def test_in_a_terminal_torchs_compiler_is_not_imported_and_a_torch_that_is_too_new_is_a_note(
-    run_python: RunPython, isolated: dict[str, str]
-) -> None:
+    run_python, isolated
+):
     code = """\
 import sys, torch
 from nbcache.ui.terminal.parser import main
@@ -580,7 +552,7 @@ print([name for name in sys.modules if name.startswith(("torch._dynamo.", "torch
     assert row["next_step"].startswith("%nbcache doctor")
 
 
-def with_metadata_of_torch(version: str, folder: Path) -> str:
+def with_metadata_of_torch(version, folder):
     information = folder / "packages" / f"torch-{version}.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
@@ -588,9 +560,7 @@ def with_metadata_of_torch(version: str, folder: Path) -> str:
 
 
 @pytest.mark.compile
-def test_a_torch_that_is_too_old_is_a_problem(
-    run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_torch_that_is_too_old_is_a_problem(run_cells, isolated, tmp_path):
     path = f"{with_metadata_of_torch('2.5.1', tmp_path)}:{isolated['PYTHONPATH']}"
 
     done = run_cells([LOAD, "%nbcache doctor --json"], isolated | {"PYTHONPATH": path}, forked=False)
@@ -604,9 +574,7 @@ def test_a_torch_that_is_too_old_is_a_problem(
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["absent", "broken"])
-def test_a_torch_that_is_not_there_or_fails_is_a_problem(
-    isolated: dict[str, str], tmp_path: Path, broken: bool
-) -> None:
+def test_a_torch_that_is_not_there_or_fails_is_a_problem(isolated, tmp_path, broken):
     environment = tmp_path / "environment"
     packages = environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     packages.mkdir(parents=True)
@@ -639,8 +607,8 @@ def test_a_torch_that_is_not_there_or_fails_is_a_problem(
     assert checks["environment"]["state"] == checks["CPU"]["state"] == "ok"
 
 
-def test_the_shared_store_is_asked_whether_it_answers(redis_server: RedisServer, tmp_path: Path) -> None:
-    def told(url: str) -> Check:
+def test_the_shared_store_is_asked_whether_it_answers(redis_server, tmp_path):
+    def told(url):
         settings = Settings.from_env({"NBCACHE_SHARED_URL": url, "NBCACHE_DIR": str(tmp_path)})
         (check,) = [each for each in doctor.in_terminal(settings) if each.name == "shared store"]
         assert "s3cret" not in repr(check)

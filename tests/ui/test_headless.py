@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
 
 import nbformat
 import pytest
@@ -24,14 +23,14 @@ DIE_NEXT = "import os; get_ipython().events.register('pre_run_cell', lambda info
 
 
 @pytest.fixture
-def ran(isolated: dict[str, str], tmp_path: Path) -> Ran:
+def ran(isolated, tmp_path):
     """Return a function that runs a notebook of some cells by the command.
 
     `ran(*cells, spec=None, **environ)`: a cell is its source, or a cell; `spec` changes the kernel's
     specification.
     """
 
-    def ran(*cells: Any, spec: dict[str, Any] | None = None, **environ: str) -> CompletedProcess[str]:
+    def ran(*cells, spec=None, **environ):
         data = Path(isolated["JUPYTER_DATA_DIR"])
         kernel_specs(data, sys.executable, forked=True)
         described = data / "kernels" / KERNEL / "kernel.json"
@@ -47,20 +46,20 @@ def ran(isolated: dict[str, str], tmp_path: Path) -> Ran:
     return ran
 
 
-def test_what_cells_do_with_their_names_and_expected_errors_is_no_failure(ran: Ran) -> None:
+def test_what_cells_do_with_their_names_and_expected_errors_is_no_failure(ran):
     expected = nbformat.v4.new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]})
     done = ran("json = nbcache = print = None", "del print", "def print(*_): raise OSError", expected)
     assert (done.returncode, done.stdout) == (0, "model.ipynb: 0 of 0 graphs hit\n")
 
 
-def test_what_the_kernel_warned_of_is_told(ran: Ran) -> None:
+def test_what_the_kernel_warned_of_is_told(ran):
     done = ran("1", NBCACHE_SHARED_URL="nothing://hunter2@host")
     assert done.returncode == 0
     assert "\n  ! no shared level (environment, NBCACHE_SHARED_URL): no store is known by" in done.stdout
     assert "Next: give a path, or a URL" in done.stdout and "hunter2" not in done.stdout + done.stderr
 
 
-def test_a_miss_in_a_cell_that_is_the_same_as_last_time_is_named(ran: Ran) -> None:
+def test_a_miss_in_a_cell_that_is_the_same_as_last_time_is_named(ran):
     define = "import torch\ndef f(x): return x + 1\nf = torch.compile(f, mode='lite')"
     call = "with torch.no_grad(): f(torch.ones(3))"
     first = ran(define, call)
@@ -81,8 +80,8 @@ def test_a_miss_in_a_cell_that_is_the_same_as_last_time_is_named(ran: Ran) -> No
     ],
 )
 def test_a_notebook_that_cannot_tell_what_compiled_fails_with_one_line_and_a_next_step(
-    ran: Ran, cells: list[str], what: str, next_step: str
-) -> None:
+    ran, cells, what, next_step
+):
     done = ran(*cells)
 
     assert (done.returncode, done.stdout) == (1, "")
@@ -99,14 +98,14 @@ def test_a_notebook_that_cannot_tell_what_compiled_fails_with_one_line_and_a_nex
         ({"env": {"NBCACHE_MAX_BYTES": "lots"}}, "its kernel cannot load nbcache: ConfigError: max_bytes"),
     ],
 )
-def test_a_kernel_that_cannot_be_used_is_told_by_its_fault(ran: Ran, spec: dict[str, Any], what: str) -> None:
+def test_a_kernel_that_cannot_be_used_is_told_by_its_fault(ran, spec, what):
     done = ran("1", spec=spec)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert f"SnapshotError: {what}" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_cell_that_fails_is_told_by_its_place_in_the_file_whatever_else_fails(ran: Ran) -> None:
+def test_a_cell_that_fails_is_told_by_its_place_in_the_file_whatever_else_fails(ran):
     done = ran("%unload_ext nbcache", "1 / 0", "2")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (
         1,
@@ -114,9 +113,7 @@ def test_a_cell_that_fails_is_told_by_its_place_in_the_file_whatever_else_fails(
     )
 
 
-def test_a_kernel_whose_ports_were_taken_at_its_start_is_started_again(
-    isolated: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_kernel_whose_ports_were_taken_at_its_start_is_started_again(isolated, tmp_path):
     nbformat.write(
         nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")]), tmp_path / "model.ipynb"
     )

@@ -12,7 +12,6 @@ import threading
 import time
 import urllib.request
 from ast import literal_eval
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -89,7 +88,7 @@ def sessions_of(kernel_id=KERNEL_ID, path="folder/nb.ipynb", **fields):
     return json.dumps([other, this | fields]).encode()
 
 
-def located(connection_file, setting="", namespace=(), environ=(), *, timeout=AMPLE) -> Location:
+def located(connection_file, setting="", namespace=(), environ=(), *, timeout=AMPLE):
     return locate(setting, dict(namespace), dict(environ), str(connection_file), timeout=timeout)
 
 
@@ -298,7 +297,7 @@ class Jupyter:
 
 
 @pytest.fixture
-def jupyter(isolated, tmp_path) -> Iterator[Jupyter]:
+def jupyter(isolated, tmp_path):
     """Return a Jupyter server that runs in `tmp_path / "notebooks"`."""
     if importlib.util.find_spec("jupyter_server") is None:
         pytest.skip("jupyter_server is not installed: it comes with the extra `test`")

@@ -7,7 +7,6 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -19,18 +18,17 @@ from nbcache.core.reports import Cell
 from nbcache.core.trust import Keyring, spelled
 from nbcache.stores.directory import DirectoryStore
 from nbcache.torch_bridge import environment
-from support.front_door import RunPython
 from support.people import HOSTILE, Person, hostile_snapshot
 from support.shells import SHELL, value_in_shell
 
 
 @pytest.fixture
-def in_shell(run_python: RunPython) -> Any:
+def in_shell(run_python):
     """Return a function that evaluates an expression after `SHELL` and returns its value."""
     return lambda expression: value_in_shell(run_python, f"value = {expression}")
 
 
-def test_config_shows_each_setting_with_its_value_and_origin(in_shell: Any, isolated: dict[str, str]) -> None:
+def test_config_shows_each_setting_with_its_value_and_origin(in_shell, isolated):
     shown = json.loads(in_shell('run("%nbcache config --json")["text"]'))
 
     rows = shown["settings"] + shown["torch"]
@@ -42,14 +40,14 @@ def test_config_shows_each_setting_with_its_value_and_origin(in_shell: Any, isol
     assert all(row["help"] for row in rows)
 
 
-def test_a_setting_can_be_changed_and_says_by_what(in_shell: Any) -> None:
+def test_a_setting_can_be_changed_and_says_by_what(in_shell):
     text = in_shell('[run("%nbcache config max_bytes=500MB live=off"), run("%nbcache config")][1]["text"]')
 
     (line,) = [line for line in text.splitlines() if line.startswith("  max_bytes")]
     assert "500MB" in line and "%nbcache config" in line
 
 
-def test_names_in_braces_stand_for_values_but_in_what_is_diagnosed(in_shell: Any) -> None:
+def test_names_in_braces_stand_for_values_but_in_what_is_diagnosed(in_shell):
     local = "def f():\n    name = 'live'\n    %nbcache config {name}\nf()"
     cells = ["name = 'max_bytes'", "%nbcache config {name}", local, "%nbcache diagnose len({name})(1)"]
     *_, one, within, diagnosed = (ran["text"] for ran in in_shell(f"[run(cell) for cell in {cells!r}]"))
@@ -59,7 +57,7 @@ def test_names_in_braces_stand_for_values_but_in_what_is_diagnosed(in_shell: Any
     assert "`len({name})` computes what it calls" in diagnosed
 
 
-def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> None:
+def test_what_is_not_understood_fails_with_one_clean_message(in_shell):
     cases = [
         ("%nbcache docter", "did you mean `doctor`? Usage: %nbcache"),
         ("%nbcache status --jsn", "`--jsn` is not understood"),
@@ -102,8 +100,8 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell: Any) -> N
 
 
 def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_never_come(
-    run_python: RunPython, isolated: dict[str, str], tmp_path: Path
-) -> None:
+    run_python, isolated, tmp_path
+):
     load = SHELL + "\nimport time; time.sleep(0.5)"
     assert run_python(load, having="IPython").stdout == "nbcache: loaded · nothing is stored here yet\n"
     isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
@@ -132,7 +130,7 @@ def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_nev
     assert said.startswith("nbcache: removing 4 graphs, 1 artifact of model.ipynb. torch's folder is emptied")
 
 
-def test_clearing_says_what_goes_and_all_goes_only_when_it_is_asked_for(in_shell: Any) -> None:
+def test_clearing_says_what_goes_and_all_goes_only_when_it_is_asked_for(in_shell):
     cases = ["%nbcache clear", "%nbcache clear --all --yes"]
     ask = "builtins = __import__('builtins'); builtins.input = lambda question: print(question) or 'n'"
     one, every, _, refused = in_shell(
@@ -144,9 +142,7 @@ def test_clearing_says_what_goes_and_all_goes_only_when_it_is_asked_for(in_shell
     assert "is removed. Go on? [y/N]" in refused and refused.endswith("nbcache: nothing was removed\n")
 
 
-def test_one_can_say_who_one_is_before_the_first_snapshot_and_whom_one_trusts_in_the_notebook(
-    in_shell: Any,
-) -> None:
+def test_one_can_say_who_one_is_before_the_first_snapshot_and_whom_one_trusts_in_the_notebook(in_shell):
     friend = "ab" * 32
     lines = [
         "%nbcache trust",
@@ -169,9 +165,7 @@ def test_one_can_say_who_one_is_before_the_first_snapshot_and_whom_one_trusts_in
     assert "%nbcache trust add SIGNER [--name NAME]" in wrong
 
 
-def test_a_signer_is_trusted_from_the_notebook_under_the_name_that_the_user_types(
-    in_shell: Any, tmp_path: Path
-) -> None:
+def test_a_signer_is_trusted_from_the_notebook_under_the_name_that_the_user_types(in_shell, tmp_path):
     ada = Person(tmp_path / "ada")
     ada.make("one")
     fingerprint = spelled(Keyring(ada.keys).own() or "")
@@ -198,7 +192,7 @@ def test_a_signer_is_trusted_from_the_notebook_under_the_name_that_the_user_type
     assert "restored" in restored
 
 
-def test_restoring_what_a_stranger_has_signed_is_one_line_and_no_error(in_shell: Any, tmp_path: Path) -> None:
+def test_restoring_what_a_stranger_has_signed_is_one_line_and_no_error(in_shell, tmp_path):
     ada = Person(tmp_path / "ada")
     ada.make("one")
     restore = f"%nbcache restore {ada.snapshot}"
@@ -213,7 +207,7 @@ def test_restoring_what_a_stranger_has_signed_is_one_line_and_no_error(in_shell:
     assert "model.nbcache is restored as soon as torch is imported" in second["text"]
 
 
-def test_one_name_is_given_to_one_stranger(in_shell: Any, tmp_path: Path) -> None:
+def test_one_name_is_given_to_one_stranger(in_shell, tmp_path):
     ada, eve = Person(tmp_path / "ada"), Person(tmp_path / "eve")
     ada.make("one")
     shutil.copy(ada.snapshot, eve.snapshot)
@@ -229,7 +223,7 @@ def test_one_name_is_given_to_one_stranger(in_shell: Any, tmp_path: Path) -> Non
     assert "Ada" not in listed
 
 
-def test_no_magic_shows_what_steers_a_terminal(in_shell: Any, tmp_path: Path) -> None:
+def test_no_magic_shows_what_steers_a_terminal(in_shell, tmp_path):
     shutil.copy(hostile_snapshot(tmp_path), tmp_path / HOSTILE)
     beside = tmp_path / f"{HOSTILE}.ipynb"
     shutil.copy(tmp_path / HOSTILE, beside.with_suffix(".nbcache"))
@@ -249,14 +243,14 @@ def test_no_magic_shows_what_steers_a_terminal(in_shell: Any, tmp_path: Path) ->
         assert all(line.isprintable() and not line.startswith("?[200") for line in text.split("\n")), text
 
 
-def test_an_empty_session_has_a_status(in_shell: Any) -> None:
+def test_an_empty_session_has_a_status(in_shell):
     status = json.loads(in_shell('[run("1 + 1"), run("%nbcache status --json")][1]["text"]'))
 
     assert [cell["graphs"] for cell in status["cells"]] == [[]]
     assert status["stores"][0]["name"] == "local store" and status["stores"][0]["entries"] == 0
 
 
-def test_the_doctor_forgets_the_problems_of_the_notebook_before(in_shell: Any, tmp_path: Path) -> None:
+def test_the_doctor_forgets_the_problems_of_the_notebook_before(in_shell, tmp_path):
     (tmp_path / "broken.nbcache").write_bytes(b"no snapshot")
     doctor = "[json.loads(run('%nbcache doctor --json')['text'])['checks']][0]"
     rows = f"looked() or [each['state'] for each in {doctor} if each['name'].startswith('snapshot')]"
@@ -269,7 +263,7 @@ def test_the_doctor_forgets_the_problems_of_the_notebook_before(in_shell: Any, t
     assert (before, after) == (["problem"], ["ok"])
 
 
-def test_completion_offers_our_words_and_nothing_else(in_shell: Any, tmp_path: Path) -> None:
+def test_completion_offers_our_words_and_nothing_else(in_shell, tmp_path):
     (tmp_path / "one.nbcache").touch()
     cases = {
         "%%compile_cached --mo": ["--mode"],
@@ -295,13 +289,13 @@ def test_completion_offers_our_words_and_nothing_else(in_shell: Any, tmp_path: P
     assert "print" in names and any(path.endswith("one.nbcache") for path in paths)
 
 
-def test_help_shows_every_option(in_shell: Any) -> None:
+def test_help_shows_every_option(in_shell):
     text = in_shell('shell.magics_manager.magics["cell"]["compile_cached"].__doc__')
 
     assert all(option in text for option in ("--mode", "--no-dynamic", "--require-hit", "Example"))
 
 
-def test_reloading_leaves_one_of_everything(in_shell: Any) -> None:
+def test_reloading_leaves_one_of_everything(in_shell):
     again = "run('%reload_ext nbcache')"
     threads = "sorted(t.name for t in threading.enumerate() if t.name.startswith('nbcache-live'))"
 
@@ -309,14 +303,14 @@ def test_reloading_leaves_one_of_everything(in_shell: Any) -> None:
     assert in_shell(f"[{again}, {again}, len(shell.events.callbacks['pre_run_cell'])][-1]") == 1
 
 
-def test_without_the_extension_there_is_no_session(run_python: RunPython) -> None:
+def test_without_the_extension_there_is_no_session(run_python):
     done = run_python("import nbcache; nbcache.session()", check=False)
 
     assert done.returncode == 1
     assert "nbcache has no session here" in done.stderr
 
 
-def test_silent_and_empty_cells_leave_the_reports_in_step(in_shell: Any) -> None:
+def test_silent_and_empty_cells_leave_the_reports_in_step(in_shell):
     silent = "shell.run_cell('%%compile_cached\\n1', silent=True)"
     empty = "run('get_ipython().run_cell(\\'\\')')"
     count = (
@@ -329,7 +323,7 @@ def test_silent_and_empty_cells_leave_the_reports_in_step(in_shell: Any) -> None
     )
 
 
-def test_loading_in_a_silent_execution_is_followed_by_reports(run_python: RunPython) -> None:
+def test_loading_in_a_silent_execution_is_followed_by_reports(run_python):
     code = SHELL.replace(
         'shell.run_line_magic("load_ext", "nbcache")', 'shell.run_cell("%load_ext nbcache", silent=True)'
     )
@@ -341,8 +335,8 @@ def test_loading_in_a_silent_execution_is_followed_by_reports(run_python: RunPyt
 
 
 def test_stats_and_plan_have_something_to_say_where_nothing_has_compiled_and_no_notebook_is_known(
-    in_shell: Any, tmp_path: Path
-) -> None:
+    in_shell, tmp_path
+):
     absent, broken = tmp_path / "absent.ipynb", tmp_path / "broken.ipynb"
     broken.write_text("no JSON")
     lines = [
@@ -366,9 +360,7 @@ def test_stats_and_plan_have_something_to_say_where_nothing_has_compiled_and_no_
     assert json.loads(figures)["session"]["graphs"] == 0
 
 
-def test_loading_says_that_a_cell_was_edited_since(
-    run_python: RunPython, isolated: dict[str, str], tmp_path: Path
-) -> None:
+def test_loading_says_that_a_cell_was_edited_since(run_python, isolated, tmp_path):
     load = SHELL + "\nimport time; time.sleep(0.5)"
     path = tmp_path / "model.ipynb"
     isolated["NBCACHE_NOTEBOOK"] = str(path)
@@ -380,7 +372,7 @@ def test_loading_says_that_a_cell_was_edited_since(
     graph = GraphSummary(cell, "f", Direction.INFERENCE, Outcome.MISS, "a", 15.5, (ref.digest,))
     artifacts.save_manifest(Manifest(foreseen, str(path), (ref,), (graph,)))
 
-    def loaded(*sources: str) -> str:
+    def loaded(*sources):
         nbformat.write(
             nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources]), path
         )
@@ -402,9 +394,7 @@ def test_loading_says_that_a_cell_was_edited_since(
     assert loaded("x = 1", "f(x)") == f"{here} · 1 of 1 graph expected to hit · {saves}\n"
 
 
-def test_loading_says_that_what_is_stored_does_not_fit(
-    run_python: RunPython, isolated: dict[str, str], tmp_path: Path
-) -> None:
+def test_loading_says_that_what_is_stored_does_not_fit(run_python, isolated, tmp_path):
     isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
     here = environment.foreseen()
     assert here is not None

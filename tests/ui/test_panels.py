@@ -6,7 +6,7 @@ import asyncio
 import queue
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,17 @@ from nbcache.core.reports import Activity, Cell, Difference, Explanation, GraphC
 from nbcache.core.trust import spelled
 from nbcache.explain.plan import Plan
 from nbcache.explain.timeline import CellTimes, KernelRun, Lost, Timeline
-from nbcache.explain.why import Why, explain
+from nbcache.explain.why import explain
 from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display.panel import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
-from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_graph
 from nbcache.ui.display.stats import render_timeline
 from nbcache.ui.display.words import StoreFigures
 from nbcache.ui.ipython import panel as panel_module
 from nbcache.ui.ipython.panel import Panel, Refresher
 from support.drawn import Drawn, DrawsAtOnce
-from support.front_door import RunPython
 from support.html_page import Page
-from support.people import Person, key_of
+from support.people import key_of
 from support.shells import value_in_shell
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
@@ -47,7 +45,7 @@ TIMES = Timeline(
 )
 
 
-def graph(function: str = "step", count: int = 3, **more: Any) -> GraphRecord:
+def graph(function="step", count=3, **more):
     known: dict[str, Any] = {
         "direction": Direction.FORWARD,
         "outcome": Outcome.MISS,
@@ -58,40 +56,40 @@ def graph(function: str = "step", count: int = 3, **more: Any) -> GraphRecord:
     return GraphRecord(function=function, **{**known, **more})
 
 
-def why_of(graph: GraphRecord) -> Why:
+def why_of(graph):
     return explain([graph], [graph])[0]
 
 
 class Kernel:
     """A kernel behind a panel, whose values a test sets; it notes what the buttons do."""
 
-    def __init__(self, now: Now | None = None, facts: Facts | None = None) -> None:
+    def __init__(self, now=None, facts=None):
         self.state, self.known = now or Now(), facts or Facts()
         self.done: list[tuple[Any, ...]] = []
         self.waiting: list[Callable[[], None]] = []
 
-    def now(self) -> Now:
+    def now(self):
         return self.state
 
-    def facts(self) -> Facts:
+    def facts(self):
         return self.known
 
-    def later(self, action: Callable[[], None]) -> str:
+    def later(self, action):
         if self.state.running:
             self.waiting.append(action)
         else:
             action()
         return self.state.running
 
-    def graph(self, name: str) -> list[Rendered]:
+    def graph(self, name):
         found = [graph for graph in self.state.graphs if graph.compile_id == name]
         return [render_graph(why_of(graph), NO_CONTENTS) for graph in found]
 
-    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
+    def going(self, *, everything=False):
         return f"{'all' if everything else 'one'} would go", lambda: self.removed(everything)
 
-    def __getattr__(self, verb: str) -> Callable[..., Sequence[str]]:
-        def act(*words: Any) -> Sequence[str]:
+    def __getattr__(self, verb):
+        def act(*words):
             self.done.append((verb, *words))
             return [f"{verb} is done"]
 
@@ -99,12 +97,12 @@ class Kernel:
 
 
 @pytest.fixture
-def open_panel(monkeypatch: pytest.MonkeyPatch) -> Any:
+def open_panel(monkeypatch):
     """Return a function that opens a panel on a kernel, drawn at once on each change."""
     monkeypatch.setattr(panel_module, "Refresher", DrawsAtOnce)
     panels: list[Panel] = []
 
-    def open_panel(kernel: Kernel, *sections: str) -> tuple[Panel, Drawn, list[dict[str, Any]]]:
+    def open_panel(kernel, *sections):
         published: list[dict[str, Any]] = []
         panels.append(Panel(kernel, lambda data, _: published.append(data), sections or SECTIONS))
         panels[-1].open()
@@ -118,14 +116,14 @@ def open_panel(monkeypatch: pytest.MonkeyPatch) -> Any:
 # --- the graphs of a page -------------------------------------------------------------------------
 
 
-def test_the_newest_cell_stands_first_and_its_graphs_as_they_compiled() -> None:
+def test_the_newest_cell_stands_first_and_its_graphs_as_they_compiled():
     one, two = Cell.of("a", 1), Cell.of("b", 2)
     graphs = [graph("f1", cell=one), graph("f2", cell=one), graph("f3", cell=two), graph("f4", cell=two)]
     text = render_panel(Now(graphs), Facts(), ["graphs"]).text
     assert re.findall(r"In\[\d\]|f\d", text) == ["In[2]", "f3", "f4", "In[1]", "f1", "f2"]
 
 
-def test_a_graph_opens_to_all_that_its_record_tells_and_is_shown_whole(open_panel: Any) -> None:
+def test_a_graph_opens_to_all_that_its_record_tells_and_is_shown_whole(open_panel):
     differs = Explanation("fnear", (Difference("lr", "1e-3", "3e-4", "In[4]:7"),))
     missed = graph(reason="not stored", key="fabc", bytes={"inductor": 2048}, explanation=differs)
     kernel = Kernel(Now([missed]))
@@ -142,7 +140,7 @@ def test_a_graph_opens_to_all_that_its_record_tells_and_is_shown_whole(open_pane
 # --- one graph ------------------------------------------------------------------------------------
 
 
-def test_guards_and_code_are_folded_and_code_has_colours_as_inline_styles() -> None:
+def test_guards_and_code_are_folded_and_code_has_colours_as_inline_styles():
     code = "def call(args):  # <b>\n    return 'text'\n"
     missed = graph(key="fabc", code_path="/cache/x.py")
     shown = render_graph(why_of(missed), GraphContents(("L['x'] is None",), "", code, ""))
@@ -156,7 +154,7 @@ def test_guards_and_code_are_folded_and_code_has_colours_as_inline_styles() -> N
     assert data["code_path"] == "/cache/x.py" and data["graph"]["key"] == "fabc"
 
 
-def test_long_code_is_cut() -> None:
+def test_long_code_is_cut():
     shown = render_graph(why_of(graph()), GraphContents((), "it is gone", "x = 1\n" * 5000, ""))
     assert "the first 400 of 5000 lines" in shown.html and len(shown.html) < 100_000
     assert "guards: it is gone" in shown.text
@@ -165,7 +163,7 @@ def test_long_code_is_cut() -> None:
 # --- the timeline ---------------------------------------------------------------------------------
 
 
-def test_the_timeline_has_bars_on_one_scale_and_says_in_words_what_they_say() -> None:
+def test_the_timeline_has_bars_on_one_scale_and_says_in_words_what_they_say():
     shown = render_timeline(TIMES, now=10_000.0)
     assert "width:95.00%" in shown.html and "width:30.00%" in shown.html  # of the longest bar, 10 s
     for text in (Page(shown.html).text, shown.text):
@@ -177,7 +175,7 @@ def test_the_timeline_has_bars_on_one_scale_and_says_in_words_what_they_say() ->
 # --- sections -------------------------------------------------------------------------------------
 
 
-def test_the_panel_says_what_compiles_with_phase_and_time_and_that_buttons_wait(open_panel: Any) -> None:
+def test_the_panel_says_what_compiles_with_phase_and_time_and_that_buttons_wait(open_panel):
     kernel = Kernel(Now((), Activity("step", "0/1", "inductor", 2.5, 1), "In[5]", 3.04))
     panel, drawn, _ = open_panel(kernel)
     for text in ("In[5] runs, 3.0 s", "compiling step 0/1", "generating code", "acts at its end"):
@@ -187,19 +185,19 @@ def test_the_panel_says_what_compiles_with_phase_and_time_and_that_buttons_wait(
     assert "no cell runs" in drawn.text and "acts at" not in drawn.text
 
 
-def test_levels_say_from_where_hits_came_and_why_others_did_not_hit() -> None:
+def test_levels_say_from_where_hits_came_and_why_others_did_not_hit():
     hit = graph(outcome=Outcome.HIT, level=Level.L1, saved_seconds=3.0)
     text = render_panel(Now([hit, graph()]), Facts(), ["levels"]).text
     assert "LEVELS · L0 0 · L1 1 · L2 0 · L3 0 · compiled here 1" in text
     assert "L1 local store" in text and "3.0 s" in text and "not hit because" in text
 
 
-def test_the_machine_is_told_in_short() -> None:
+def test_the_machine_is_told_in_short():
     assert machine_parts(HERE, [graph(threads=2)]) == ["torch 2.13.0", "CPU AVX512", "2 threads"]
     assert machine_parts(None, []) == []
 
 
-def test_settings_that_differ_from_their_defaults_are_told_in_short() -> None:
+def test_settings_that_differ_from_their_defaults_are_told_in_short():
     rows = [
         CacheSetting("save", "off", "%nbcache config", "record"),
         CacheSetting("live", "on", "default", "line"),
@@ -212,7 +210,7 @@ def test_settings_that_differ_from_their_defaults_are_told_in_short() -> None:
 # --- a saved notebook -----------------------------------------------------------------------------
 
 
-def test_a_saved_panel_is_static_html_that_a_sanitizer_leaves_as_it_is() -> None:
+def test_a_saved_panel_is_static_html_that_a_sanitizer_leaves_as_it_is():
     now = Now([graph(), graph("other", 4, outcome=Outcome.HIT, level=Level.L2, source="m.nbcache")])
     facts = Facts(
         notebook="m.ipynb",
@@ -226,19 +224,19 @@ def test_a_saved_panel_is_static_html_that_a_sanitizer_leaves_as_it_is() -> None
     assert "SNAPSHOT" in part.html and "SPACE" not in part.html + part.text
 
 
-def test_of_many_graphs_few_are_saved() -> None:
+def test_of_many_graphs_few_are_saved():
     saved = render_panel(Now([graph(f"f{i}", count=i // 10) for i in range(2000)]), Facts())
     assert "and 1980 graphs before" in saved.text and len(saved.html) < 100_000
 
 
-def test_what_is_not_read_yet_is_not_said_to_be_missing() -> None:
+def test_what_is_not_read_yet_is_not_said_to_be_missing():
     text = render_panel(Now(), Facts(is_read=False)).text
     assert text.count("being read") == 5
     for wrong in ("cannot", "none is beside", "as by default", "nothing that this notebook"):
         assert wrong not in text
 
 
-def test_names_from_elsewhere_are_shown_as_text(open_panel: Any) -> None:
+def test_names_from_elsewhere_are_shown_as_text(open_panel):
     known = graph(
         **dict.fromkeys(("function", "reason", "key", "location", "source", "code_path"), HOSTILE),
         recompile_reason=HOSTILE,
@@ -280,19 +278,19 @@ def test_names_from_elsewhere_are_shown_as_text(open_panel: Any) -> None:
 class Naps:
     """A clock that stands until a test lets it go on."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.begun: queue.Queue[float] = queue.Queue()
         self._over: queue.Queue[None] = queue.Queue()
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.begun.put(seconds)
         self._over.get(timeout=10)
 
-    def end(self) -> None:
+    def end(self):
         self._over.put(None)
 
 
-def test_many_requests_are_few_draws_and_the_last_state_arrives() -> None:
+def test_many_requests_are_few_draws_and_the_last_state_arrives():
     state, drawn, naps = [0], [], Naps()
     refresher = Refresher(lambda: bool(drawn.append(state[0])), 0.2, "test", sleep=naps.sleep)
     refresher.ask()
@@ -307,10 +305,10 @@ def test_many_requests_are_few_draws_and_the_last_state_arrives() -> None:
     naps.end()
 
 
-def test_it_is_drawn_again_while_that_is_wanted_and_after_a_fault() -> None:
+def test_it_is_drawn_again_while_that_is_wanted_and_after_a_fault():
     drawn, naps = [], Naps()
 
-    def draw() -> bool:
+    def draw():
         drawn.append(1)
         if len(drawn) == 3:
             raise RuntimeError("a fault")
@@ -337,7 +335,7 @@ def test_it_is_drawn_again_while_that_is_wanted_and_after_a_fault() -> None:
 # --- buttons --------------------------------------------------------------------------------------
 
 
-def test_every_button_says_which_magic_does_the_same(open_panel: Any) -> None:
+def test_every_button_says_which_magic_does_the_same(open_panel):
     _, drawn, _ = open_panel(Kernel(Now(shared=["redis://host"])))
     buttons = [w for w in drawn.every() if type(w).__name__ == "Button" and w.description]
     named = {button.description: button.tooltip for button in buttons if button.description != "close"}
@@ -350,7 +348,7 @@ def test_every_button_says_which_magic_does_the_same(open_panel: Any) -> None:
         assert f"%nbcache {magic}" in drawn.text
 
 
-def test_nothing_is_removed_before_that_is_confirmed(open_panel: Any) -> None:
+def test_nothing_is_removed_before_that_is_confirmed(open_panel):
     kernel = Kernel()
     _, drawn, _ = open_panel(kernel, "space")
     drawn.press("this notebook…")
@@ -363,7 +361,7 @@ def test_nothing_is_removed_before_that_is_confirmed(open_panel: Any) -> None:
     assert not drawn.buttons("yes")
 
 
-def test_an_answer_is_to_the_question_beside_it_and_is_taken_once(open_panel: Any) -> None:
+def test_an_answer_is_to_the_question_beside_it_and_is_taken_once(open_panel):
     strangers = [Stranger("aaaa", "ada", "a.nbcache"), Stranger("bbbb", "bob", "b.nbcache")]
     kernel = Kernel(facts=Facts(strangers=strangers))
     _, drawn, _ = open_panel(kernel, "people")
@@ -388,7 +386,7 @@ def test_an_answer_is_to_the_question_beside_it_and_is_taken_once(open_panel: An
     assert "aaaa" not in drawn.text and not drawn.buttons("trust…")
 
 
-def test_that_anybodys_code_may_run_is_asked_first(open_panel: Any) -> None:
+def test_that_anybodys_code_may_run_is_asked_first(open_panel):
     kernel = Kernel(facts=Facts(settings=[CacheSetting("trust", "strict", "default", "whose code runs")]))
     _, drawn, _ = open_panel(kernel, "settings")
     drawn.field("NAME").value = "trust=Off"
@@ -400,14 +398,14 @@ def test_that_anybodys_code_may_run_is_asked_first(open_panel: Any) -> None:
     assert kernel.done == [("change", "trust", "Off"), ("change", "trust", "strict")]
 
 
-def test_what_cannot_be_read_is_told_and_what_was_read_stays(open_panel: Any) -> None:
+def test_what_cannot_be_read_is_told_and_what_was_read_stays(open_panel):
     kernel = Kernel(facts=Facts(machine=["torch 2.13.0"]))
     panel, drawn, _ = open_panel(kernel)
 
-    def fail() -> Facts:
+    def fail():
         raise ValueError("hunter2")
 
-    kernel.facts = fail  # type: ignore[method-assign]
+    kernel.facts = fail
     panel.ask(facts=True)
     assert "could not be read (ValueError" in drawn.text and "hunter2" not in drawn.text
     assert "torch 2.13.0" in drawn.text
@@ -422,21 +420,19 @@ def test_what_cannot_be_read_is_told_and_what_was_read_stays(open_panel: Any) ->
         (NbcacheError("it is off", next_step="turn it on"), "not done: it is off next: turn it on"),
     ],
 )
-def test_a_failure_is_told_with_the_next_step_and_a_bug_without_its_message(
-    error: Exception, words: str, open_panel: Any
-) -> None:
+def test_a_failure_is_told_with_the_next_step_and_a_bug_without_its_message(error, words, open_panel):
     kernel = Kernel()
 
-    def fail() -> Rendered:
+    def fail():
         raise error
 
-    kernel.doctor = fail  # type: ignore[attr-defined]
+    kernel.doctor = fail
     _, drawn, _ = open_panel(kernel)
     drawn.press("doctor")
     assert words in " ".join(drawn.text.split()) and "hunter2" not in drawn.text
 
 
-def test_a_button_that_is_called_while_a_cell_runs_waits_for_its_end(open_panel: Any) -> None:
+def test_a_button_that_is_called_while_a_cell_runs_waits_for_its_end(open_panel):
     kernel = Kernel(Now(running="In[3]"))
     _, drawn, _ = open_panel(kernel)
     drawn.press("stats")
@@ -447,12 +443,12 @@ def test_a_button_that_is_called_while_a_cell_runs_waits_for_its_end(open_panel:
     assert "stats is done" in drawn.text
 
 
-def test_a_press_that_overtakes_what_was_typed_before_it_uses_what_was_typed(open_panel: Any) -> None:
+def test_a_press_that_overtakes_what_was_typed_before_it_uses_what_was_typed(open_panel):
     kernel = Kernel(facts=Facts(strangers=[Stranger("aaaa", "", "a.nbcache")]))
     _, drawn, _ = open_panel(kernel)
     drawn.press("open settings")
 
-    async def press() -> None:
+    async def press():
         loop, told = asyncio.get_running_loop(), asyncio.Event()
         for label, field, typed in (
             ("connect", drawn.field("redis://"), "/shared"),
@@ -470,7 +466,7 @@ def test_a_press_that_overtakes_what_was_typed_before_it_uses_what_was_typed(ope
     assert drawn.field("redis://").value == ""
 
 
-def test_closing_leaves_static_html_and_no_widget(open_panel: Any) -> None:
+def test_closing_leaves_static_html_and_no_widget(open_panel):
     kernel = Kernel(Now([graph()]), Facts(machine=["torch 2.13.0"]))
     panel, drawn, published = open_panel(kernel)
     first, second, *_ = published
@@ -538,13 +534,13 @@ def trusted():
 
 
 @pytest.fixture
-def in_shell(run_python: RunPython) -> Any:
+def in_shell(run_python):
     """Return a function that runs statements after `PANELS` and returns what they leave as `value`."""
     tests = f"TESTS = {str(Path(__file__).parents[1])!r}"
     return lambda code: value_in_shell(run_python, f"{tests}\n{PANELS}\n{code}")
 
 
-def test_in_a_terminal_a_panel_is_text(in_shell: Any) -> None:
+def test_in_a_terminal_a_panel_is_text(in_shell):
     panel, graphs, wrong, timeline, same, data = in_shell(
         """
 value = [run('%nbcache ' + words) for words in ('panel', 'graphs', 'panel nothing', 'timeline',
@@ -559,7 +555,7 @@ value.append(json.loads(run('%nbcache timeline --json')))
     assert data == {"cells": [], "lost": [], "kernels": []}
 
 
-def test_of_a_kind_the_newest_panel_is_live_and_unloading_leaves_no_widget(in_shell: Any) -> None:
+def test_of_a_kind_the_newest_panel_is_live_and_unloading_leaves_no_widget(in_shell):
     transient, lines, replaced, before, after, last = in_shell(
         """
 one, other = notebook(), notebook('graphs')
@@ -578,7 +574,7 @@ value += [len(_instances), published[-1]]
     assert "LEVELS" in last[0]["text/html"] and last[1]["update"]
 
 
-def test_buttons_do_what_the_magics_do(in_shell: Any, tmp_path: Path) -> None:
+def test_buttons_do_what_the_magics_do(in_shell, tmp_path):
     shared, settings, saves, failed, shown, left, connected = in_shell(
         f"""
 drawn = notebook()
@@ -604,7 +600,7 @@ value += [drawn.text, session.shared_client is not None]
     assert "disconnected" in left and not connected
 
 
-def test_removing_removes_what_was_shown_or_nothing(in_shell: Any) -> None:
+def test_removing_removes_what_was_shown_or_nothing(in_shell):
     asked, changed, kept, gone, left, nothing = in_shell(
         """
 fill('k')
@@ -627,7 +623,7 @@ value.append([drawn.text, len(drawn.buttons('yes'))])
     assert "nothing is stored of" in nothing[0] and nothing[1] == 0
 
 
-def test_a_stranger_is_ignored_or_trusted_once_that_is_confirmed(in_shell: Any, ada: Person) -> None:
+def test_a_stranger_is_ignored_or_trusted_once_that_is_confirmed(in_shell, ada):
     ada.make("one")
     signer = spelled(key_of(ada))
     shown, asked, before, ignored, buttons, plan, wrong, added, after = in_shell(
@@ -652,7 +648,7 @@ value += [run('%nbcache trust add "{signer}" --name ada'), trusted()]
     assert "trusted from now on" in added and after == [signer]
 
 
-def test_passwords_reach_neither_widgets_nor_what_is_saved_nor_repr(in_shell: Any) -> None:
+def test_passwords_reach_neither_widgets_nor_what_is_saved_nor_repr(in_shell):
     secret = "hunter2-secret"
     everything, failed = in_shell(
         f"""
@@ -678,9 +674,7 @@ value = [everything, failed]
     assert "shared_url" in everything and "not done:" in failed
 
 
-def test_verify_and_attach_do_what_their_magics_do_and_no_kernel_writes_the_notebook(
-    in_shell: Any, ada: Person
-) -> None:
+def test_verify_and_attach_do_what_their_magics_do_and_no_kernel_writes_the_notebook(in_shell, ada):
     ada.make("one")
     ada.notebook.write_text("{}")
     before = ada.notebook.read_bytes()
@@ -709,7 +703,7 @@ type(session).snapshot = lambda self, dest=None: Taken
 """
 
 
-def test_attach_says_what_to_run_once_the_notebook_is_closed(in_shell: Any, tmp_path: Path) -> None:
+def test_attach_says_what_to_run_once_the_notebook_is_closed(in_shell, tmp_path):
     notebook = tmp_path / "a model.ipynb"
     notebook.write_text("{}")
     said, there = in_shell(
@@ -723,7 +717,7 @@ value = [run('%nbcache attach'), session.notebook(5.0)]
     assert f"nbcache attach '{notebook}'" in said and "%nbcache snapshot notebook" in said
 
 
-def test_share_opens_the_panel_with_the_lines_to_paste_and_prints_elsewhere(in_shell: Any) -> None:
+def test_share_opens_the_panel_with_the_lines_to_paste_and_prints_elsewhere(in_shell):
     printed, data, drawn, saved, titles = in_shell(
         TAKEN.format(where="/x/model.nbcache")
         + """
@@ -738,7 +732,7 @@ value += [drawn.text, published[-1][0]['text/html'], 'SPACE' in drawn.text]
     assert data["trust"].startswith("%nbcache trust add") and not titles
 
 
-def test_one_graph_is_shown_whole(in_shell: Any, tmp_path: Path) -> None:
+def test_one_graph_is_shown_whole(in_shell, tmp_path):
     code = tmp_path / "code.py"
     code.write_text("def call(args):\n    return args\n")
     opened, whole, unknown = in_shell(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -15,37 +12,34 @@ from nbcache.core.model import Environment
 from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
 from nbcache.core.trust import Keyring
-from nbcache.kernel.session import Session
-from nbcache.kernel.snapshots import Sharing
 from nbcache.shared.level import SharedLevel
 from nbcache.shared.signing import Signer
 from nbcache.stores.open import open_shared
 from nbcache.ui.ipython.kernel_verbs import Planner
 from support.live_kernels import HERE
 from support.people import Person
-from support.testing import FakeBridge
 
 DEFINE, CALL, MORE = "def f(x): ...", "f(x)", "f(x) + g(x)"
 ELSEWHERE = Environment(components({**HERE.values, "torch.version": "2.12.0"}))
 
 
 @pytest.fixture
-def ada(tmp_path: Path) -> Person:
+def ada(tmp_path):
     return Person(tmp_path / "ada")
 
 
 @pytest.fixture
-def bob(tmp_path: Path) -> Person:
+def bob(tmp_path):
     return Person(tmp_path / "bob")
 
 
-def save(person: Person, *sources: str) -> None:
+def save(person, *sources):
     """Save the notebook with these code cells."""
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), person.notebook)
 
 
-def run(session: Session, bridge: FakeBridge, source: str, *keys: str, number: int = 1) -> None:
+def run(session, bridge, source, *keys, number=1):
     """Run a cell that compiles the graphs `keys`."""
     session.begin_cell(Cell.of(source, number))
     for key in keys:
@@ -53,7 +47,7 @@ def run(session: Session, bridge: FakeBridge, source: str, *keys: str, number: i
     session.end_cell()
 
 
-def share(ada: Person, bob: Person) -> None:
+def share(ada, bob):
     """Have Ada run a notebook, and put its snapshot beside Bob's, which has the same cell."""
     save(ada, CALL)
     session, bridge, sharing = ada.session()
@@ -63,21 +57,19 @@ def share(ada: Person, bob: Person) -> None:
     save(bob, CALL)
 
 
-def planned(
-    person: Person, session: Session, sharing: Sharing, foreseen: Callable[[], Any] = lambda: None
-) -> tuple[dict[str, Any], str]:
+def planned(person, session, sharing, foreseen=lambda: None):
     """Return the plan of the person's notebook, as data and as text."""
     shown = Planner(session, foreseen, sharing).plan()
     assert shown.data is not None
     return dict(shown.data), shown.text
 
 
-def graphs_of(plan: dict[str, Any]) -> list[tuple[str, str, str | None]]:
+def graphs_of(plan):
     rows = [graph for cell in plan["cells"] for graph in cell["graphs"]]
     return [(graph["key"], graph["expected"], graph["source"]) for graph in rows]
 
 
-def test_what_this_kernel_has_compiled_the_next_one_is_to_hit(ada: Person) -> None:
+def test_what_this_kernel_has_compiled_the_next_one_is_to_hit(ada):
     save(ada, DEFINE, CALL, MORE)
     session, bridge, sharing = ada.session()
     run(session, bridge, CALL, "one")
@@ -94,7 +86,7 @@ def test_what_this_kernel_has_compiled_the_next_one_is_to_hit(ada: Person) -> No
     session.close()
 
 
-def test_a_cell_that_was_edited_and_saved_is_told_by_the_next_kernel(ada: Person) -> None:
+def test_a_cell_that_was_edited_and_saved_is_told_by_the_next_kernel(ada):
     save(ada, DEFINE, CALL)
     session, bridge, _ = ada.session()
     run(session, bridge, CALL, "one")
@@ -108,7 +100,7 @@ def test_a_cell_that_was_edited_and_saved_is_told_by_the_next_kernel(ada: Person
     session.close()
 
 
-def test_a_file_that_was_not_saved_since_is_told_as_such(ada: Person) -> None:
+def test_a_file_that_was_not_saved_since_is_told_as_such(ada):
     save(ada, CALL)
     session, _, sharing = ada.session()
     session.begin_cell(Cell.of("%nbcache plan", 1))
@@ -121,7 +113,7 @@ def test_a_file_that_was_not_saved_since_is_told_as_such(ada: Person) -> None:
     session.close()
 
 
-def test_what_was_removed_is_compiled_again(ada: Person) -> None:
+def test_what_was_removed_is_compiled_again(ada):
     save(ada, CALL)
     session, bridge, sharing = ada.session()
     run(session, bridge, CALL, "one", "two")
@@ -134,7 +126,7 @@ def test_what_was_removed_is_compiled_again(ada: Person) -> None:
     session.close()
 
 
-def test_what_another_environment_compiled_does_not_fit_and_what_differs_is_named(ada: Person) -> None:
+def test_what_another_environment_compiled_does_not_fit_and_what_differs_is_named(ada):
     save(ada, CALL)
     ada.environment = ELSEWHERE
     session, bridge, _ = ada.session()
@@ -152,7 +144,7 @@ def test_what_another_environment_compiled_does_not_fit_and_what_differs_is_name
     session.close()
 
 
-def test_what_a_snapshot_brings_is_counted_once_its_signer_is_trusted(ada: Person, bob: Person) -> None:
+def test_what_a_snapshot_brings_is_counted_once_its_signer_is_trusted(ada, bob):
     share(ada, bob)
     session, _, sharing = bob.session()
     plan, _ = planned(bob, session, sharing)
@@ -168,7 +160,7 @@ def test_what_a_snapshot_brings_is_counted_once_its_signer_is_trusted(ada: Perso
     session.close()
 
 
-def test_a_snapshot_of_another_torch_says_so_before_torch_is_imported(ada: Person, bob: Person) -> None:
+def test_a_snapshot_of_another_torch_says_so_before_torch_is_imported(ada, bob):
     ada.environment = ELSEWHERE
     share(ada, bob)
     Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
@@ -183,11 +175,11 @@ def test_a_snapshot_of_another_torch_says_so_before_torch_is_imported(ada: Perso
     session.close()
 
 
-def test_what_others_share_live_is_counted(ada: Person, bob: Person, tmp_path: Path) -> None:
+def test_what_others_share_live_is_counted(ada, bob, tmp_path):
     ada.make("other")  # which makes her key
     Keyring(bob.keys).add(Keyring(ada.keys).own() or "")
 
-    def joined(person: Person) -> tuple[Session, FakeBridge, Sharing]:
+    def joined(person):
         session, bridge, sharing = person.session()
         url = replace(Settings(), shared_url=str(tmp_path / "team"))
         signer = Signer(lambda: Keyring(person.keys), lambda: session.settings.trust, "ada", "engine")
@@ -208,7 +200,7 @@ def test_what_others_share_live_is_counted(ada: Person, bob: Person, tmp_path: P
     session.close(10)
 
 
-def test_what_may_not_be_used_is_told_with_its_reason(ada: Person, bob: Person) -> None:
+def test_what_may_not_be_used_is_told_with_its_reason(ada, bob):
     bob.snapshot.write_bytes(ada.make("one", "two"))
     fingerprint = Keyring(ada.keys).own() or ""
     Keyring(bob.keys).add(fingerprint)

@@ -48,9 +48,7 @@ def report(*graphs, notices=()):
     return CellReport(Cell.of("step()", 4), graphs, 15.0, notices)
 
 
-def warm(
-    name: str = "import torch", state: str = "done", steps: tuple[float, ...] = (0.4, 0.2)
-) -> Prewarming:
+def warm(name="import torch", state="done", steps=(0.4, 0.2)):
     """Return prewarming whose slices took these seconds, the longest named `name`."""
     now = [0.0]
 

@@ -35,9 +35,7 @@ from support.people import HOSTILE, ORIGIN, Person, hostile_snapshot, key_of
 @pytest.mark.parametrize(
     "arguments", [["trust"], ["trust", "list", "--json"], ["ls", "./store"], ["gc", "./store"], ["--help"]]
 )
-def test_a_command_ends_quietly_where_nobody_reads_what_it_prints(
-    arguments: list[str], isolated: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_command_ends_quietly_where_nobody_reads_what_it_prints(arguments, isolated, tmp_path):
     (tmp_path / "store").mkdir(exist_ok=True)
     reading, writing = os.pipe()
     os.close(reading)
@@ -55,9 +53,7 @@ def test_a_command_ends_quietly_where_nobody_reads_what_it_prints(
     assert done.returncode in ((0, 141) if arguments == ["--help"] else (141,))  # argparse hides it
 
 
-def test_cells_of_a_snapshot_go_by_their_first_line_where_the_notebook_is_at_hand(
-    tmp_path: Path,
-) -> None:
+def test_cells_of_a_snapshot_go_by_their_first_line_where_the_notebook_is_at_hand(tmp_path):
     ada = Person(tmp_path / "ada")
     source = "%%compile_cached step\ndef step(x): ..."
     session, bridge, sharing = ada.session()
@@ -68,7 +64,7 @@ def test_cells_of_a_snapshot_go_by_their_first_line_where_the_notebook_is_at_han
     sharing.write(ada.snapshot, sharing.origin(str(ada.notebook)))
     session.close()
 
-    def shown() -> str:
+    def shown():
         where = str(ada.snapshot)
         (received,) = receive(ada.snapshot.read_bytes(), Keyring(ada.keys), where=where)
         titles = cell_titles(received)
@@ -82,13 +78,13 @@ def test_cells_of_a_snapshot_go_by_their_first_line_where_the_notebook_is_at_han
     assert Cell.of(source, 3).digest in shown()
 
 
-def test_wrong_usage_is_told_apart_from_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_told_apart_from_failure(capsys):
     assert main(["trust", "add", "no fingerprint"]) == 2
     assert "is no fingerprint" in capsys.readouterr().err
 
 
 @pytest.fixture
-def bob(tmp_path: Path, isolated: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Person:
+def bob(tmp_path, isolated, monkeypatch):
     """Return somebody whose keys the command uses."""
     person = Person(tmp_path / "bob")
     monkeypatch.setenv("NBCACHE_TRUST_DIR", str(person.keys))
@@ -96,9 +92,7 @@ def bob(tmp_path: Path, isolated: dict[str, str], monkeypatch: pytest.MonkeyPatc
     return person
 
 
-def test_a_file_of_several_signers_is_trusted_by_fingerprint_only(
-    tmp_path: Path, bob: Person, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_several_signers_is_trusted_by_fingerprint_only(tmp_path, bob, capsys):
     ada, eve = Person(tmp_path / "ada"), Person(tmp_path / "eve")
     ada.make("one")
     shutil.copy(ada.snapshot, eve.snapshot)
@@ -115,9 +109,7 @@ def test_a_file_of_several_signers_is_trusted_by_fingerprint_only(
     assert keyring.standing(key_of(eve)) is Standing.UNKNOWN
 
 
-def test_a_stranger_gets_neither_a_trusted_signers_name_nor_their_own(
-    tmp_path: Path, bob: Person, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stranger_gets_neither_a_trusted_signers_name_nor_their_own(tmp_path, bob, capsys):
     ada, eve = Person(tmp_path / "ada"), Person(tmp_path / "eve")  # both call themselves ada
     ada.make("one")
     eve.make("two")
@@ -130,9 +122,7 @@ def test_a_stranger_gets_neither_a_trusted_signers_name_nor_their_own(
     assert spelled(key_of(ada)) in capsys.readouterr().out
 
 
-def test_a_signer_has_the_users_name_in_every_line(
-    tmp_path: Path, bob: Person, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_signer_has_the_users_name_in_every_line(tmp_path, bob, capsys):
     ada = Person(tmp_path / "ada")
     ada.make("one")
     store = f"{tmp_path}/shared#model"
@@ -141,7 +131,7 @@ def test_a_signer_has_the_users_name_in_every_line(
     sharing.write(destination(store), ORIGIN)
     session.close()
 
-    def outputs() -> list[str]:
+    def outputs():
         texts = []
         for command in (["ls", f"{tmp_path}/shared"], ["verify", str(ada.snapshot)], ["inspect", store]):
             main(command)
@@ -175,9 +165,7 @@ def test_a_signer_has_the_users_name_in_every_line(
     ],
 )
 @pytest.mark.parametrize("command", ["attach", "detach", "run"])
-def test_a_notebook_with_a_broken_cell_gets_one_clear_line(
-    cell: dict[str, object], command: str, tmp_path: Path, bob: Person, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_notebook_with_a_broken_cell_gets_one_clear_line(cell, command, tmp_path, bob, capsys):
     bob.make("one")
     content = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"id": "a", **cell}]}
     bob.notebook.write_text(json.dumps(content))
@@ -188,9 +176,7 @@ def test_a_notebook_with_a_broken_cell_gets_one_clear_line(
     assert json.loads(bob.notebook.read_text()) == content
 
 
-def test_the_command_takes_what_the_present_cells_use_or_all(
-    tmp_path: Path, bob: Person, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_takes_what_the_present_cells_use_or_all(tmp_path, bob, capsys):
     here = environment.current(None)
     graphs, refs = [], []
     with contextlib.closing(DirectoryStore(tmp_path / "store")) as store:
@@ -234,14 +220,7 @@ def test_the_command_takes_what_the_present_cells_use_or_all(
     ],
 )
 @pytest.mark.parametrize("there", [True, False])
-def test_no_command_shows_what_steers_a_terminal(
-    command: list[str],
-    there: bool,
-    tmp_path: Path,
-    bob: Person,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_command_shows_what_steers_a_terminal(command, there, tmp_path, bob, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if there:
         shutil.copy(hostile_snapshot(tmp_path), HOSTILE)
@@ -261,13 +240,13 @@ def test_no_command_shows_what_steers_a_terminal(
     assert not [line for line in shown.split("\n") if line.startswith(("\x1b", "[200", "?[200"))]
 
 
-def test_what_an_error_of_a_cell_says_stays_on_its_line() -> None:
+def test_what_an_error_of_a_cell_says_stays_on_its_line():
     shown = Shown([f"cell 3: ValueError: {HOSTILE}", "y" * 10**6], None).text
     first, second = shown.split("\n")
     assert first.startswith("cell 3: ValueError: evil ?[200~rm -rf?1m???x") and len(second) < 11_000
 
 
-def test_all_that_is_printed_passes_through_the_function_that_cleans_it() -> None:
+def test_all_that_is_printed_passes_through_the_function_that_cleans_it():
     """Nothing but JSON, which is ASCII, is printed or asked otherwise."""
     forgotten = []
     for path in Path(nbcache.ui.__file__).parent.rglob("*.py"):
