@@ -197,8 +197,8 @@ def _tested_hooks() -> Checks:
 
 
 def _behavior() -> Check:
-    known = [(name, answer) for name, _, _, answer in torch_behavior.answers() if answer is not None]
-    text = DOT.join(f"{name} {'yes' if answer else 'no'}" for name, answer in known)
+    behaviors = [(name, answer) for name, _, _, answer in torch_behavior.answers() if answer is not None]
+    text = DOT.join(f"{name} {'yes' if answer else 'no'}" for name, answer in behaviors)
     return _ok(text, "torch behavior")
 
 
@@ -403,8 +403,8 @@ def _snapshots(sharing: Sharing, current: Environment | None, policy: Policy) ->
     for error in problems:
         yield _problem(str(error), error.next_step or "take it anew, or remove it", "snapshot")
     for received in arrived:
-        here = current or environment.foreseen()
-        text, hindrances = arrival(received, here, policy, sharing.judge, sharing.cells)
+        foreseen = current or environment.foreseen()
+        text, hindrances = arrival(received, foreseen, policy, sharing.judge, sharing.cells)
         if current is not None and fitting(received.snapshot.manifests, current) is None:
             hindrances.append(
                 ("nothing of it can be used here", "%nbcache snapshot, once the cells have run")

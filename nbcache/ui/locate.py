@@ -30,7 +30,7 @@ _MOST_SERVERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The notebook's absolute path, empty if there is none (a terminal, papermill), and how it was found."""
+    """The notebook's absolute path (empty in a terminal or papermill), and how it was found."""
 
     path: str
     found_by: str

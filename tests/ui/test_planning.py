@@ -48,7 +48,7 @@ def run(session, bridge, source, *keys, number=1):
 
 
 def share(ada, bob):
-    """Have Ada run a notebook, and put its snapshot beside Bob's, which has the same cell."""
+    """Put the snapshot of Ada's notebook beside that of Bob, which has the same cell."""
     save(ada, CALL)
     session, bridge, sharing = ada.session()
     run(session, bridge, CALL, "one")

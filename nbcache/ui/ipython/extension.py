@@ -176,7 +176,7 @@ class Extension:
         self._undo.append(lambda: transformers.remove(transformer) if transformer in transformers else None)
 
     def _put_back(self, names: dict[str, Any], name: str) -> None:
-        """Have `unload` restore what is under a name now."""
+        """Make `unload` restore the present value of a name."""
         before = names.get(name)
         self._undo.append(lambda: names.pop(name, None) if before is None else names.update({name: before}))
 
