@@ -9,11 +9,11 @@ from nbcache.core.model import Level
 from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, percent, size
 from nbcache.explain.plan import CellPlan, Plan, Verdict
 from nbcache.explain.stats import Fate, Lifetime, Stats, Tally
-from nbcache.explain.timeline import OUTSIDE, Timeline
+from nbcache.explain.timeline import Timeline
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
 from nbcache.ui.display.render import Rendered, render
-from nbcache.ui.display.words import missed_lines, phase_name
+from nbcache.ui.display.words import PHASES, missed_lines
 
 _MOST_REASONS = 8
 _MOST_UNUSED = 12
@@ -42,17 +42,6 @@ _WORDS = {
 _EDITED = "of an edited cell those graphs hit that are still the same; the others are compiled"
 _UNSURE = "if unchanged: a cell that defined the function was edited, or one that called it before is gone"
 _ESTIMATES = "seconds are estimates: what earlier kernels took, else what a hit saves"
-_PHASES = {
-    "trace": ("t", "#8b5cf6"),
-    "dynamo": ("D", "#3b82f6"),
-    "aot": ("A", "#06b6d4"),
-    "inductor": ("I", "#f59e0b"),
-    "build": ("B", "#ef4444"),
-    "wait": ("w", "#9ca3af"),
-    "load": ("l", "#22c55e"),
-    OUTSIDE: (".", "rgba(128,128,128,0.35)"),
-}
-"""The letter and the colour of each phase, in the order in which a compile goes through them."""
 _MOST_CELLS = 40
 _MOST_LOST = 8
 _SMALL = 0.005
@@ -290,7 +279,7 @@ def _cells(timeline: Timeline) -> list[doc.Block]:
         blocks.append(doc.GAP)
     if left_out := len(timeline.cells) - len(cells):
         blocks.append(line(faint(f"and {counted(left_out, 'cell')} before")))
-    used = {phase: 1.0 for phase in _PHASES if any(bar.get(phase) for bar in bars)}
+    used = {phase: 1.0 for phase in PHASES if any(bar.get(phase) for bar in bars)}
     return [*blocks, doc.Legend(_parts(used))] if used else blocks
 
 
@@ -317,7 +306,7 @@ def _kernels(timeline: Timeline, now: float | None) -> list[doc.Block]:
 
 def _parts(bar: Mapping[str, float]) -> list[doc.Part]:
     return [
-        doc.Part(phase_name(phase), letter, colour, bar[phase], duration(bar[phase]))
-        for phase, (letter, colour) in _PHASES.items()
+        doc.Part(name, letter, colour, bar[phase], duration(bar[phase]))
+        for phase, (name, _, letter, colour) in PHASES.items()
         if bar.get(phase)
     ]

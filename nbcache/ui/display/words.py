@@ -13,22 +13,23 @@ from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import Activity, GraphRecord, cost_of_hit
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent, size
 from nbcache.explain.guards import readable
+from nbcache.explain.timeline import OUTSIDE
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.shared.level import SharedFigures
 
 BAR = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
 """The full and the empty part of a bar in HTML."""
 PHASES = {
-    "trace": ("stored trace", "looking for a trace"),
-    "dynamo": ("Dynamo", "tracing"),
-    "aot": ("AOTAutograd", "AOTAutograd"),
-    "inductor": ("Inductor", "generating code"),
-    "build": ("kernel build", "building kernels"),
-    "wait": ("waiting", "waiting for another kernel"),
-    "load": ("loading", "looking in the cache"),
-    "outside": ("the rest of the cell", "running the cell"),
+    "trace": ("stored trace", "looking for a trace", "t", "#8b5cf6"),
+    "dynamo": ("Dynamo", "tracing", "D", "#3b82f6"),
+    "aot": ("AOTAutograd", "AOTAutograd", "A", "#06b6d4"),
+    "inductor": ("Inductor", "generating code", "I", "#f59e0b"),
+    "build": ("kernel build", "building kernels", "B", "#ef4444"),
+    "wait": ("waiting", "waiting for another kernel", "w", "#9ca3af"),
+    "load": ("loading", "looking in the cache", "l", "#22c55e"),
+    OUTSIDE: ("the rest of the cell", "running the cell", ".", "rgba(128,128,128,0.35)"),
 }
-"""Phase → its name, and what the kernel does in it; in the order in which a compile goes through them."""
+"""Phase → its name, the kernel's work in it, and its letter and colour; in the order of a compile."""
 _SHORT = 1.0
 _LONG = 10.0
 """Seconds after which the line says that a first compile takes its time."""
@@ -110,7 +111,7 @@ def activity_parts(now: Activity, bar: tuple[str, str] = ("#", "-")) -> list[str
         by = f"{one_line(now.compiled_by, 60)} is compiling this, {since}"
         parts = [f"waiting for {function} {now.compile_id}".rstrip(), by]
     else:
-        _, doing = PHASES.get(now.phase, ("", one_line(now.phase, 30)))
+        doing = PHASES[now.phase][1] if now.phase in PHASES else one_line(now.phase, 30)
         done, every = now.candidates
         parts = [f"compiling {function} {now.compile_id}".rstrip()]
         parts.append(f"timing kernels, {done} of {every}" if every else doing)
@@ -186,11 +187,8 @@ def phases(graph: GraphRecord) -> str:
     """Return the seconds by phase: `Dynamo 0.42 s · Inductor 4.1 s`."""
     spent = {phase: seconds for phase, seconds in graph.seconds.items() if phase != "total"}
     order = dict.fromkeys([*PHASES, *spent])
-    return DOT.join(f"{phase_name(phase)} {duration(spent[phase])}" for phase in order if phase in spent)
-
-
-def phase_name(phase: str) -> str:
-    return PHASES.get(phase, (phase, phase))[0]
+    names = {phase: PHASES[phase][0] if phase in PHASES else phase for phase in order}
+    return DOT.join(f"{name} {duration(spent[phase])}" for phase, name in names.items() if phase in spent)
 
 
 def source(graph: GraphRecord) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,24 +206,10 @@ def _status() -> Shown:
     return Shown(lines, {"folder": folder and str(folder), "nurseries": nurseries, "ordinary": last})
 
 
-RUNS: Mapping[str, Callable[..., Shown]] = {
-    "inspect": snapshots.inspect,
-    "verify": verify,
-    "snapshot": snapshots.snapshot,
-    "restore": snapshots.restore,
-    "ls": snapshots.ls,
-    "rm": snapshots.rm,
-    "gc": snapshots.gc,
-    "merge": snapshots.merge,
-    "export-mega": snapshots.export_mega,
-    "import-mega": snapshots.import_mega,
-    "attach": attach,
-    "detach": detach,
-    "extract": extract,
-    "warm": warm,
-    "run": run,
-    "doctor": doctor,
-    "trust": snapshots.trust,
-    "kernel": kernel,
-}
+_COMMANDS: tuple[Callable[..., Shown], ...] = (
+    *(snapshots.inspect, snapshots.snapshot, snapshots.restore, snapshots.ls, snapshots.rm, snapshots.gc),
+    *(snapshots.merge, snapshots.export_mega, snapshots.import_mega, snapshots.trust),
+    *(attach, detach, doctor, extract, kernel, run, verify, warm),
+)
+RUNS = {command.__name__.replace("_", "-"): command for command in _COMMANDS}
 """Each takes the arguments of its form in the table of verbs by their names, and the settings."""
