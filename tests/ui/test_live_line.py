@@ -99,20 +99,6 @@ def test_the_line_is_emptied_and_the_final_report_is_a_display_of_its_own_after_
     assert not publisher.hooks
 
 
-@pytest.mark.parametrize("written", ["print", "progress bar", "display"])
-def test_no_line_is_put_amid_what_a_cell_has_begun_to_write(publisher, steps, written, capsys):
-    line = steps(BUILD, publisher)
-    if written == "print":
-        print("epoch 0")
-    elif written == "progress bar":
-        sys.stderr.write("\r  0%|")
-    else:
-        publisher.display()
-    line.look()
-    line.finish(FINAL)
-    assert publisher.texts == ["final report"]
-
-
 def test_where_the_place_is_reserved_the_line_stands_above_what_the_cell_writes(publisher, steps, capsys):
     line = steps(None, publisher)
     line.line.reserve()
@@ -175,19 +161,6 @@ def test_the_line_goes_when_the_cell_runs_on_without_compiling(publisher, steps)
     line.finish(FINAL)
     assert publisher.texts[1] == ""
     assert publisher.texts[2] == publisher.texts[0]
-
-
-def test_after_a_cell_has_cleared_its_output_no_line_comes_before_what_it_writes_next(
-    publisher, steps, capsys
-):
-    line = steps(BUILD, publisher)
-    line.line.reserve()
-    line.look()
-    publisher.clear_output()
-    print("the next frame")
-    line.look()
-    line.finish(FINAL)
-    assert publisher.texts[1:] == ["final report"]
 
 
 def test_a_cell_that_clears_its_output_while_the_line_is_drawn_keeps_its_report(publisher, quick):

@@ -99,34 +99,44 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell):
         assert "s3cret" not in ran["text"]
 
 
+LOADED = SHELL + "\nimport time; time.sleep(0.5)"
+
+
+def store_graphs(isolated, path, environments, *cells):
+    """Store a graph of each cell of a notebook, by its digest, for each environment; return the store."""
+    isolated["NBCACHE_NOTEBOOK"] = str(path)
+    artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
+    for here in environments:
+        ref = artifacts.put(here.digest, Artifact("inductor", "key0", b"content"))
+        graphs = [
+            GraphSummary(cell, "f", Direction.INFERENCE, Outcome.MISS, f"key{number}", 15.5, (ref.digest,))
+            for number, cell in enumerate(cells)
+        ]
+        artifacts.save_manifest(Manifest(here, str(path), (ref,), tuple(graphs)))
+    return artifacts
+
+
+def other_torch(here):
+    return Environment(components({**here.values, "torch.version": "1.0"}))
+
+
 def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_never_come(
     run_python, isolated, tmp_path
 ):
-    load = SHELL + "\nimport time; time.sleep(0.5)"
-    assert run_python(load, having="IPython").stdout == "nbcache: loaded · nothing is stored here yet\n"
-    isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
-    assert (
-        run_python(load, having="IPython").stdout
-        == "nbcache: loaded · nothing of model.ipynb is stored here yet\n"
-    )
+    def loaded(more=""):
+        return run_python(LOADED + more, having="IPython").stdout
 
-    artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
+    assert loaded() == "nbcache: loaded · nothing is stored here yet\n"
+    isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
+    assert loaded() == "nbcache: loaded · nothing of model.ipynb is stored here yet\n"
+
     here = environment.foreseen()
-    assert here is not None
-    ref = artifacts.put(here.digest, Artifact("inductor", "key", b"content"))
-    graphs = [
-        GraphSummary("", "f", Direction.INFERENCE, Outcome.MISS, key, 15.5, (ref.digest,))
-        for key in ("a", "b")
-    ]
-    other = Environment(components({**here.values, "torch.version": "1.0"}))
-    for each in (here, other):
-        artifacts.save_manifest(Manifest(each, isolated["NBCACHE_NOTEBOOK"], (ref,), tuple(graphs)))
+    store_graphs(isolated, tmp_path / "model.ipynb", [here, other_torch(here)], "", "")
     said = "nbcache: loaded · 2 graphs of model.ipynb are stored here · saves about 31.0 s\n"
-    assert run_python(load, having="IPython").stdout == said
+    assert loaded() == said
     isolated["NBCACHE_REPORT"] = "never"
-    assert run_python(load, having="IPython").stdout == ""
-    clear = "\nsys.__stdout__.write(run('%nbcache clear')['text'])"
-    said = run_python(load + clear, having="IPython").stdout
+    assert loaded() == ""
+    said = loaded("\nsys.__stdout__.write(run('%nbcache clear')['text'])")
     assert said.startswith("nbcache: removing 4 graphs, 1 artifact of model.ipynb. torch's folder is emptied")
 
 
@@ -361,22 +371,14 @@ def test_stats_and_plan_have_something_to_say_where_nothing_has_compiled_and_no_
 
 
 def test_loading_says_that_a_cell_was_edited_since(run_python, isolated, tmp_path):
-    load = SHELL + "\nimport time; time.sleep(0.5)"
-    path = tmp_path / "model.ipynb"
-    isolated["NBCACHE_NOTEBOOK"] = str(path)
-    foreseen = environment.foreseen()
-    assert foreseen is not None
-    artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
-    ref = artifacts.put(foreseen.digest, Artifact("inductor", "a", b"content"))
-    cell = Cell.of("f(x)", None).digest
-    graph = GraphSummary(cell, "f", Direction.INFERENCE, Outcome.MISS, "a", 15.5, (ref.digest,))
-    artifacts.save_manifest(Manifest(foreseen, str(path), (ref,), (graph,)))
+    path, foreseen = tmp_path / "model.ipynb", environment.foreseen()
+    artifacts = store_graphs(isolated, path, [foreseen], Cell.of("f(x)", None).digest)
 
     def loaded(*sources):
         nbformat.write(
             nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources]), path
         )
-        return run_python(load, having="IPython").stdout
+        return run_python(LOADED, having="IPython").stdout
 
     said = "nbcache: loaded · 1 graph of model.ipynb is stored here · saves about 15.5 s"
     here, _, saves = said.rpartition(" · ")
@@ -384,24 +386,18 @@ def test_loading_says_that_a_cell_was_edited_since(run_python, isolated, tmp_pat
     edited = "0 of 1 graph expected to hit · 1 cell was edited since · about 15.5 s cold"
     assert loaded("x = 1", "f(x) + 1") == f"{here} · {edited}\n"
     path.write_text("no JSON")
-    assert run_python(load, having="IPython").stdout == f"{said}\n"
+    assert run_python(LOADED, having="IPython").stdout == f"{said}\n"
 
     manifest = artifacts.load_manifest(foreseen, str(path))
     assert manifest is not None
+    (graph,) = manifest.graphs
     removed = replace(graph, cell=Cell.of("f(old)", None).digest, key="b")
     artifacts.save_manifest(replace(manifest, graphs=(graph, removed)))
-    assert run_python(load, having="IPython").stdout.startswith("nbcache: loaded · 2 graphs of model.ipynb")
+    assert run_python(LOADED, having="IPython").stdout.startswith("nbcache: loaded · 2 graphs of model.ipynb")
     assert loaded("x = 1", "f(x)") == f"{here} · 1 of 1 graph expected to hit · {saves}\n"
 
 
 def test_loading_says_that_what_is_stored_does_not_fit(run_python, isolated, tmp_path):
-    isolated["NBCACHE_NOTEBOOK"] = str(tmp_path / "model.ipynb")
-    here = environment.foreseen()
-    assert here is not None
-    other = Environment(components({**here.values, "torch.version": "1.0"}))
-    artifacts = ArtifactStore(DirectoryStore(Path(isolated["NBCACHE_DIR"])))
-    ref = artifacts.put(other.digest, Artifact("inductor", "a", b"content"))
-    graph = GraphSummary("", "f", Direction.INFERENCE, Outcome.MISS, "a", 15.5, (ref.digest,))
-    artifacts.save_manifest(Manifest(other, isolated["NBCACHE_NOTEBOOK"], (ref,), (graph,)))
+    store_graphs(isolated, tmp_path / "model.ipynb", [other_torch(environment.foreseen())], "")
     said = "nbcache: loaded · 1 graph of model.ipynb is stored here, and does not fit (%nbcache plan)\n"
-    assert run_python(SHELL + "\nimport time; time.sleep(0.5)", having="IPython").stdout == said
+    assert run_python(LOADED, having="IPython").stdout == said
