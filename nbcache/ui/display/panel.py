@@ -151,9 +151,6 @@ def _activity(now: Now, bar: tuple[str, str]) -> list[str]:
     return parts + (activity_parts(now.activity, bar) if now.activity else ["nothing compiles now"])
 
 
-# --- sections ---------------------------------------------------------------------------------------
-
-
 def _plan(facts: Facts, now: Now) -> _Section:
     if facts.plan_problem:
         return [facts.plan_problem], plan_blocks(facts.plan)

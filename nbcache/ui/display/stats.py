@@ -165,9 +165,6 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Blo
     return [doc.Table(columns, cells)] if rows else []
 
 
-# --- the plan ---------------------------------------------------------------------------------------
-
-
 def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem: str = "") -> Rendered:
     """Return the plan of `notebook`; `notes` may warn of it, `problem` is why it is missing."""
     title = f"nbcache plan{DOT}{one_line(notebook, 60)}" if notebook else "nbcache plan"
@@ -247,9 +244,6 @@ def _remarks(plan: Plan) -> list[str]:
     if (more_unfit := len(plan.unfit) - _MOST_UNFIT) > 0:
         remarks.append(f"of {counted(more_unfit, 'more environment')} nothing fits (--json has all)")
     return remarks
-
-
-# --- the timeline -----------------------------------------------------------------------------------
 
 
 def render_timeline(timeline: Timeline, notebook: str = "", *, now: float | None = None) -> Rendered:

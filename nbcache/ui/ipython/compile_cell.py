@@ -93,9 +93,6 @@ class CompileOptions:
         }
 
 
-# --- the line -----------------------------------------------------------------------------------
-
-
 class _CellUsageError(InputRejected, UsageError):
     """A `UsageError` that is also let through by IPython's AST stage, and is an `error` output.
 
@@ -268,9 +265,6 @@ def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list
         case _:
             candidates = [*names(), *_OPTIONS]
     return [candidate for candidate in candidates if candidate.startswith(symbol)]
-
-
-# --- the targets --------------------------------------------------------------------------------
 
 
 def is_compilable(value: object) -> bool:

@@ -156,8 +156,6 @@ class LiveLine:
         # A copy: a context can be entered once only, and the thread may be stuck in its own.
         self._context.copy().run(publish, *arguments, **options)
 
-    # --- the cell's own output ------------------------------------------------------------------
-
     def _precede(self) -> None:
         """Place the line, if its place is reserved, before the first output of the cell."""
         if not self._has_output:

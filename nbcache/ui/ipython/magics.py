@@ -111,8 +111,6 @@ class Magics:
 
     nbcache.__doc__ = magic_help()
 
-    # --- the verbs ------------------------------------------------------------------------------
-
     def _config(self, arguments: SimpleNamespace) -> _Answer:
         for word in arguments.words:
             if word in Settings.names():
@@ -160,8 +158,6 @@ class Magics:
         if arguments.yes or confirm(question, "%nbcache clear --all"):
             return self._verbs.clear_all()
         return ["nothing was removed"]
-
-    # --- panels ---------------------------------------------------------------------------------
 
     def _panel(self, arguments: SimpleNamespace) -> _Answer:
         kind, *_ = arguments.words or ["panel"]
@@ -224,8 +220,6 @@ class Magics:
             publisher.publish(data, {}, transient=transient if is_saved else {}, update=update)
 
         return publish
-
-    # --- completion -----------------------------------------------------------------------------
 
     def complete(self, context: CompletionContext) -> list[str] | None:
         """Return what can stand at the cursor; None where that is Python."""

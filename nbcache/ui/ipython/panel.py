@@ -67,9 +67,6 @@ _FITTING = f"{BOX};display:grid;grid-template-columns:minmax(0,1fr)"
 """No wider than the page: what is in it scrolls."""
 
 
-# --- controls ---------------------------------------------------------------------------------------
-
-
 def html(value: str = "") -> Any:
     """Return a place for HTML that is as wide as there is room."""
     return widgets.HTML(value, layout={"min_width": "0", "margin": "0 2px"})
@@ -193,9 +190,6 @@ class Refresher:
             self._sleep()
 
 
-# --- the panel --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Question:
     """A question, and the verb that waits for its answer."""
@@ -279,8 +273,6 @@ class Panel:
             self._save(update=True)
             close_all(self.root)
 
-    # --- drawing --------------------------------------------------------------------------------
-
     def _gather(self) -> bool:
         try:
             facts = self.verbs.facts()
@@ -330,8 +322,6 @@ class Panel:
         )
         content = f'{style}<div class="{saved}">{rendered.html}</div>'
         self._publish({"text/plain": rendered.text, "text/html": content}, update)
-
-    # --- acting ---------------------------------------------------------------------------------
 
     def act(self, verb: Callable[[], Answer | _Question]) -> None:
         """Call the verb of a button, now or when the running cell has ended, and show its answer."""
@@ -402,9 +392,6 @@ class Panel:
             self.act(question.verb)
         else:
             self.say(["Nothing was done."])
-
-
-# --- sections ---------------------------------------------------------------------------------------
 
 
 class Section:
