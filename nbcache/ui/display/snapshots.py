@@ -19,7 +19,7 @@ from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line
 from nbcache.core.trust import Policy, admit, says, short, spelled
 from nbcache.snapshots.build import Taken, makers
 from nbcache.snapshots.named import Version
-from nbcache.snapshots.verify import Received, is_vouched
+from nbcache.snapshots.verify import Received, is_vouched, packed_bytes
 
 _MOST_ENVIRONMENTS, _MOST_GRAPHS = 8, 40
 _MOST_NAMED = 3
@@ -37,7 +37,7 @@ def held(snapshot: Snapshot) -> str:
     graphs = _graphs(snapshot)
     parts = [counted(len(graphs), "graph"), f"{duration(_seconds(graphs))} of compiling"]
     parts.append(counted(len(snapshot.contents), "artifact"))
-    return DOT.join([*parts, f"{size(_bytes(snapshot))} in {size(_packed_bytes(snapshot))}"])
+    return DOT.join([*parts, f"{size(_bytes(snapshot))} in {size(packed_bytes(snapshot))}"])
 
 
 def taken_words(name: str, taken: Taken) -> str:
@@ -242,7 +242,7 @@ def snapshot_json(
             for fingerprint, made in makers(snapshot).items()
         ],
         "bytes": _bytes(snapshot),
-        "packed_bytes": _packed_bytes(snapshot),
+        "packed_bytes": packed_bytes(snapshot),
         "manifests": [_manifest_json(manifest, snapshot, here) for manifest in snapshot.manifests],
     }
 
@@ -299,7 +299,7 @@ def version_json(version: Version) -> dict[str, Any]:
         "graphs": len(graphs),
         "seconds": float(_seconds(graphs)),
         "artifacts": len(snapshot.contents) if snapshot else 0,
-        "packed_bytes": _packed_bytes(snapshot) if snapshot else 0,
+        "packed_bytes": packed_bytes(snapshot) if snapshot else 0,
         "signer": (received.signer or None) if received else None,
         "standing": received.standing.name.lower() if received and received.standing else None,
         **{name: getattr(snapshot, name, None) for name in ("notebook", "user", "host", "created")},
@@ -352,10 +352,6 @@ def _graphs(snapshot: Snapshot) -> list[GraphSummary]:
 
 def _bytes(snapshot: Snapshot) -> int:
     return sum(content.size for content in snapshot.contents.values())
-
-
-def _packed_bytes(snapshot: Snapshot) -> int:
-    return sum(content.packed_size for content in snapshot.contents.values())
 
 
 def _seconds(graphs: Iterable[GraphSummary]) -> float:

@@ -88,7 +88,12 @@ class Extension:
     def __init__(self, shell: Any) -> None:
         self.shell = shell
         settings = Settings.from_env(os.environ)
-        store, problem = _open_store(settings)
+        store: Store
+        problem = None
+        try:
+            store = DirectoryStore(settings.dir)
+        except StoreError as error:
+            store, problem = MemoryStore("memory of this kernel"), error
         self._bridge = make_bridge(self._user_has_torch)
         self.session = Session(settings, self._bridge, store, locate_notebook=lambda: self._location().path)
         if isinstance(store, DirectoryStore) and store.was_emptied:
@@ -100,7 +105,7 @@ class Extension:
         self._verbs = KernelVerbs(self.session, self._bridge, self._cells, self._location, problem)
         self._cells.autosnapshot = self._verbs.autosnapshot
         self._magics = Magics(shell, self.session, self._verbs)
-        self._undo: list[Callable[[], None]] = []
+        self._undo = contextlib.ExitStack()
         self._threads = weakref.WeakSet(threading.enumerate())
         """Threads of the kernel's own, and whatever else ran before we were loaded."""
 
@@ -110,16 +115,16 @@ class Extension:
         compiler = TargetCompiler(lambda: shell.user_ns, self._cells.compile, self._cells.take_options)
         self._append(shell.input_transformers_cleanup, CellTransformer())
         self._append(shell.ast_transformers, compiler)
-        self._undo.append(lambda: shell.user_ns.pop(HOOK, None))
+        self._undo.callback(lambda: shell.user_ns.pop(HOOK, None))
         self._magic("line", "nbcache", self._magics.nbcache)
         self._magic("cell", "compile_cached", self._magics.compile_cached)
         self._completer()
         for event, handler in (("pre_run_cell", self._begin_cell), ("post_run_cell", self._end_cell)):
             shell.events.register(event, handler)
-            self._undo.append(partial(shell.events.unregister, event, handler))
+            self._undo.callback(shell.events.unregister, event, handler)
         self._name_code()
         atexit.register(self._at_exit)
-        self._undo.append(lambda: atexit.unregister(self._at_exit))
+        self._undo.callback(atexit.unregister, self._at_exit)
         self._cells.join()
         self._verbs.connect_at_load()
         self.session.start()
@@ -163,8 +168,7 @@ class Extension:
 
     def unload(self) -> None:
         """Undo `load`, newest first, and store what is still to be stored."""
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
         self._magics.close()
         self._cells.close()
         self._verbs.finish(_FLUSH_SECONDS)
@@ -173,12 +177,12 @@ class Extension:
 
     def _append(self, transformers: list[Any], transformer: Any) -> None:
         transformers.append(transformer)
-        self._undo.append(lambda: transformers.remove(transformer) if transformer in transformers else None)
+        self._undo.callback(lambda: transformers.remove(transformer) if transformer in transformers else None)
 
     def _put_back(self, names: dict[str, Any], name: str) -> None:
         """Make `unload` restore the present value of a name."""
         before = names.get(name)
-        self._undo.append(lambda: names.pop(name, None) if before is None else names.update({name: before}))
+        self._undo.callback(lambda: names.pop(name, None) if before is None else names.update({name: before}))
 
     def _magic(self, kind: str, name: str, function: Callable[..., Any]) -> None:
         manager = self.shell.magics_manager
@@ -222,7 +226,7 @@ class Extension:
         if loop is None:
             return
         idle = self._cells.idle = IdleTime(loop, self._prewarm)
-        self._undo.append(idle.end)
+        self._undo.callback(idle.end)
         if not self._cells.are_running:
             idle.begin()
 
@@ -292,11 +296,3 @@ def _may_import(thread: threading.Thread, frame: FrameType | None) -> bool:
         return False
     codes = (each.f_code for each, _ in traceback.walk_stack(frame))
     return thread.name.startswith(_USERS_THREADS) or any(not is_installed(c.co_filename) for c in codes)
-
-
-def _open_store(settings: Settings) -> tuple[Store, StoreError | None]:
-    """Return the local store, or one in memory and the reason why."""
-    try:
-        return DirectoryStore(settings.dir), None
-    except StoreError as error:
-        return MemoryStore("memory of this kernel"), error

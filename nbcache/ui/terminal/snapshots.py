@@ -447,9 +447,4 @@ def _signer_of(source: str, settings: Settings) -> str:
 
 
 def _signer_json(signer: TrustedSigner) -> dict[str, Any]:
-    return {
-        "fingerprint": signer.fingerprint,
-        "name": signer.name,
-        "added": signer.added,
-        "standing": Standing.TRUSTED.name.lower(),
-    }
+    return {**asdict(signer), "standing": Standing.TRUSTED.name.lower()}
