@@ -41,30 +41,34 @@ def chromium() -> str | None:
 
 
 class Server:
-    """A running server of both front ends."""
+    """A running server of both front ends, or of none."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environ: Mapping[str, str], *, shows: bool = True) -> None:
         """Start it with `environ`; notebooks are in `folder`."""
         self.folder = folder
         with closing(socket.socket()) as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        settings = Path(environ["JUPYTER_CONFIG_DIR"]) / "lab" / "user-settings" / "@jupyterlab"
-        news = settings / "apputils-extension" / "notification.jupyterlab-settings"
-        news.parent.mkdir(parents=True)
-        news.write_text('{"fetchNews": "false"}')  # or it asks
         self._log = folder.with_suffix(".log").open("w")
-        options = {
+        options: dict[str, Any] = {
             "ServerApp.root_dir": str(folder),
             "ServerApp.port": self.port,
             "ServerApp.port_retries": 0,
-            "ServerApp.jpserver_extensions": "{'jupyterlab': True, 'notebook': True}",
             "IdentityProvider.token": TOKEN,
-            "LabApp.expose_app_in_browser": True,
-            "JupyterNotebookApp.expose_app_in_browser": True,
-            "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
         }
-        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+        if shows:
+            settings = Path(environ["JUPYTER_CONFIG_DIR"]) / "lab" / "user-settings" / "@jupyterlab"
+            news = settings / "apputils-extension" / "notification.jupyterlab-settings"
+            news.parent.mkdir(parents=True)
+            news.write_text('{"fetchNews": "false"}')  # or it asks
+            options |= {
+                "ServerApp.jpserver_extensions": "{'jupyterlab': True, 'notebook': True}",
+                "LabApp.expose_app_in_browser": True,
+                "JupyterNotebookApp.expose_app_in_browser": True,
+                "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+            }
+        module = "jupyterlab" if shows else "jupyter_server"
+        command = [sys.executable, "-m", module, "--no-browser", "--allow-root"]
         command += [f"--{name}={value}" for name, value in options.items()]
         self._process = subprocess.Popen(
             command, env=dict(environ), stdout=self._log, stderr=subprocess.STDOUT, cwd=folder

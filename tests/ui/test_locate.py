@@ -5,14 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from ast import literal_eval
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,7 @@ from jupyter_client.manager import KernelManager
 
 from nbcache.ui import locate as locating
 from nbcache.ui.locate import Location, locate, opened_by
+from support import lab
 from support.front_door import connected, serving
 
 KERNEL_ID = "9b2e6a10-4f0e-4d0b-8d8c-0c4c7a1f3e55"
@@ -278,19 +276,13 @@ def test_a_session_name_that_was_inherited_is_not_believed(connection_file, tmp_
 # The real thing
 
 
-class Jupyter:
-    """A running Jupyter server."""
-
-    def __init__(self, url, root):
-        self.url = url
-        self.root = root
-
+class Jupyter(lab.Server):
     def ask(self, method, path, body=None):
         request = urllib.request.Request(
-            f"{self.url}api/{path}",
+            f"{self.url}/api/{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"token {TOKEN}"},
+            headers={"Authorization": f"token {lab.TOKEN}"},
         )
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
             return json.loads(answer.read() or b"null")
@@ -301,31 +293,10 @@ def jupyter(isolated, tmp_path):
     """Return a Jupyter server that runs in `tmp_path / "notebooks"`."""
     if importlib.util.find_spec("jupyter_server") is None:
         pytest.skip("jupyter_server is not installed: it comes with the extra `test`")
-    root, runtime = tmp_path / "notebooks", Path(isolated["JUPYTER_RUNTIME_DIR"])
-    (root / "folder").mkdir(parents=True)
-    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", f"--ServerApp.root_dir={root}"]
-    command = [sys.executable, "-m", "jupyter_server", f"--IdentityProvider.token={TOKEN}", *options]
-    with (tmp_path / "server.log").open("w") as log:
-        process = subprocess.Popen(command, env=isolated, cwd=root, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        yield Jupyter(
-            url_of(process, runtime / f"jpserver-{process.pid}.json", tmp_path / "server.log"), root
-        )
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-
-
-def url_of(process, file, log):
-    """Return the server's address, as soon as it answers there."""
-    deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline:
-        with suppress(OSError, ValueError):
-            url = json.loads(file.read_text())["url"]
-            socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1].strip("/")))).close()
-            return url
-        time.sleep(0.05)
-    raise AssertionError(log.read_text())
+    (tmp_path / "notebooks" / "folder").mkdir(parents=True)
+    server = Jupyter(tmp_path / "notebooks", isolated, shows=False)
+    yield server
+    server.stop()
 
 
 DOCTOR = """
@@ -348,16 +319,16 @@ def found_in(client):
 
 @pytest.mark.compile
 def test_a_kernel_finds_its_notebook_on_a_real_server_and_again_when_it_is_renamed(jupyter, isolated):
-    (jupyter.root / "folder" / "first.ipynb").touch()
+    (jupyter.folder / "folder" / "first.ipynb").touch()
     described = {"name": "first.ipynb", "path": "folder/first.ipynb", "type": "notebook"}
     session = jupyter.ask("POST", "sessions", described | {"kernel": {"name": "python3"}})
     kernel_id = session["kernel"]["id"]
     with connected(Path(isolated["JUPYTER_RUNTIME_DIR"]) / f"kernel-{kernel_id}.json") as client:
-        first = jupyter.root / "folder" / "first.ipynb"
-        assert found_in(client) == f"{first}, found by the Jupyter server at {jupyter.url}"
+        first = jupyter.folder / "folder" / "first.ipynb"
+        assert found_in(client) == f"{first}, found by the Jupyter server at {jupyter.url}/"
         jupyter.ask("PATCH", "contents/folder/first.ipynb", {"path": "renamed.ipynb"})
         jupyter.ask("PATCH", f"sessions/{session['id']}", {"path": "renamed.ipynb", "name": "renamed.ipynb"})
-        assert found_in(client).startswith(f"{jupyter.root / 'renamed.ipynb'}, found by")
+        assert found_in(client).startswith(f"{jupyter.folder / 'renamed.ipynb'}, found by")
     jupyter.ask("DELETE", f"sessions/{session['id']}")
 
 
