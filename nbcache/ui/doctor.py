@@ -337,10 +337,8 @@ def _disks(folders: Mapping[str, str]) -> Checks:
         disks.setdefault(there.stat().st_dev, (there, []))[1].append(name)
     for there, names in disks.values():
         free = shutil.disk_usage(there).free
-        text, remedy = (
-            f"{size(free)} free for {', '.join(names)}",
-            f"free {size(_LEAST_FREE)}, or choose folders on another disk",
-        )
+        text = f"{size(free)} free for {', '.join(names)}"
+        remedy = f"free {size(_LEAST_FREE)}, or choose folders on another disk"
         yield _problem(text, remedy) if free < _LEAST_FREE else _ok(text)
 
 
