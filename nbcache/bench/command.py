@@ -116,11 +116,7 @@ def _error(message: str, next_step: str) -> ConfigError:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; return the exit status.
-
-    0, or 1 where something could not be measured, or 130 after an interrupt: what was measured until
-    then is shown. NbcacheError where a package is missing, ConfigError for wrong arguments.
-    """
+    """Measure and print; return 0, 1 where a part could not be measured, or 130 after an interrupt."""
     _complete(arguments)
     missing = [name for name in ("torch", "ipykernel", "nbclient") if not importlib.util.find_spec(name)]
     if missing:
@@ -179,10 +175,7 @@ def machine() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def interruptible(signals: list[int]) -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM, too, and also where a shell has interrupts ignored.
-
-    Each signal that arrives is added to `signals`.
-    """
+    """Raise KeyboardInterrupt on SIGTERM and SIGINT, also where a shell ignores it; note it in `signals`."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         signals.append(number)
@@ -197,10 +190,7 @@ def interruptible(signals: list[int]) -> Iterator[None]:
 
 
 def run_in_notebook(arguments: Sequence[str]) -> None:
-    """Run `nbcache bench ARGUMENTS` in a new process and print its output line by line.
-
-    An interrupt ends it; what it has measured is still shown. NbcacheError where it fails, or does not end.
-    """
+    """Run `nbcache bench` in a new process and print its lines; an interrupt has it show what it measured."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "nbcache", "bench", *arguments],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},

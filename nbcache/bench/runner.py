@@ -339,10 +339,7 @@ class Runner:
         self.say(f"FAILED {problem}")
 
     def prepare(self, variants: Sequence[Variant]) -> None:
-        """Fill torch's own cache, and nbcache's store where no cold run will; none of these runs counts.
-
-        The first kernel also reads modules into the page cache and compiles them to .pyc files, for all.
-        """
+        """Fill torch's cache, the page cache, .pyc files, and nbcache's store where no cold run will."""
         torchs = any(variant.torchs for variant in variants)
         self.say("preparing torch's own cache" if torchs else "preparing")
         self.one(Planned(self._variants["torch-warm" if torchs else "eager"], 0))

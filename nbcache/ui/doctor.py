@@ -1,8 +1,4 @@
-"""Check all that nbcache needs, and say what to do where something is wrong.
-
-No kernel imports torch for it, and nothing is changed; but in a terminal the local store is opened, which
-makes its folder.
-"""
+"""Check all that nbcache needs, and change nothing; in a terminal the local store is opened, and made."""
 
 from __future__ import annotations
 

@@ -71,10 +71,7 @@ def locate(
 
 
 def opened_by(notebook: Path) -> str | None:
-    """Return the URL of a Jupyter server of this user that runs a kernel for `notebook`; None without one.
-
-    A server that is alive and does not answer may have it open, and is returned as well.
-    """
+    """Return the URL of a Jupyter server that has `notebook` open, or is alive and does not answer."""
     wanted = os.path.realpath(notebook)
     for server, sessions in _ask_servers(os.environ, _TIMEOUT):
         if sessions is None:
@@ -113,10 +110,7 @@ def _servers() -> Iterator[_Server]:
 
 
 def _ask_servers(environ: Mapping[str, str], timeout: float) -> Iterator[tuple[_Server, _Sessions | None]]:
-    """Yield each server with its sessions, or with None if it does not answer within `timeout` s.
-
-    All are asked at once: servers that were killed leave their files in the folder.
-    """
+    """Yield each server with its sessions, None if it is silent for `timeout` s: killed ones leave files."""
     answers: SimpleQueue[tuple[int, _Sessions | None]] = SimpleQueue()
     deadline = time.monotonic() + timeout
     silent = dict(enumerate(_servers()))

@@ -13,10 +13,7 @@ from typing import TypeAlias
 from nbcache.core.text import LONG
 
 Style = enum.Enum("Style", "PLAIN BOLD FAINT CODE PATH WHOLE GOOD FAIR BAD NEUTRAL")
-"""The look of a span, which text does not show.
-
-PATH is code that may break anywhere, WHOLE keeps its line breaks, and the last four are badges.
-"""
+"""The look of a span: PATH may break anywhere, WHOLE keeps its lines, the last four are badges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +82,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under columns.
-
-    Without `notes`, the notes of a row stand in its last cell. With it, HTML has them in a column of this
-    title, and text beneath the row.
-    """
+    """Rows under columns. With `notes`, HTML has the notes of rows in a column of this title."""
 
     columns: Sequence[Column]
     rows: Sequence[Row | Sequence[Cell]]

@@ -137,10 +137,9 @@ def _clock(seconds: float) -> str:
 
 
 def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = "") -> list[str]:
-    """Return the parts of a total line: graphs, hits of all graphs, seconds, and what was or will be saved.
+    """Return a total line: graphs, hits, seconds, and what was saved.
 
-    `stored` tells whether what missed is now in a store, so that the next run will hit it; `why` is why it is
-    not, or what may make one doubt that it is.
+    `stored` is true if the next kernel finds what missed; `why` is why it does not, or may not.
     """
     if not graphs:
         return ["nothing compiled"]

@@ -344,10 +344,7 @@ def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, 
 def insert_compile_calls(
     tree: ast.Module, targets: Iterable[str], existing: Collection[str], hook: str = HOOK
 ) -> ast.Module:
-    """Insert a call of `hook` wherever `tree` binds one of `targets`, and for `existing` ones at its start.
-
-    Changes `tree` in place and returns it. A call has the location of the statement that it follows.
-    """
+    """Insert a call of `hook` after each statement that binds a target, and at the start for `existing`."""
     bound = frozenset(_all_bindings(tree.body))
     binders = {
         target: {target} if target in bound else {*accumulate(target.split("."), "{}.{}".format)}

@@ -288,10 +288,7 @@ class Extension:
 
 
 def _may_import(thread: threading.Thread, frame: FrameType | None) -> bool:
-    """Return whether a thread looks like the user's: by its name, or by code of the user's on its stack.
-
-    A worker of an executor that waits for a task imports nothing, and neither do nbcache's own threads.
-    """
+    """Return whether a thread is the user's, by its name or the code on its stack, and waits for no task."""
     if frame is None or frame.f_code is _WAITING_WORKER or thread.name.startswith("nbcache-"):
         return False
     codes = (each.f_code for each, _ in traceback.walk_stack(frame))

@@ -360,10 +360,7 @@ class SnapshotVerbs(Planner):
             self._writing.join(timeout)
 
     def take(self, dest: str = "", *, everything: bool = False) -> dict[str, Any]:
-        """Take a snapshot into a file, by default the one beside the notebook, a store, or this output.
-
-        Return the MIME bundle to display: a line, and the part of the snapshot that an output keeps.
-        """
+        """Take a snapshot into a file, a store, or this output; return the MIME bundle to display."""
         notebook = self._locate()
         origin, keyring = self.sharing.origin(notebook), self.sharing.keyring
         if dest == "notebook":
@@ -452,10 +449,7 @@ class SnapshotVerbs(Planner):
             yield new[0]
 
     def trust_strangers(self, *, sure: bool, name: str) -> bool:
-        """Show the untrusted signers of what came along; trust them if the user agrees or is `sure`.
-
-        The user is asked for an empty `name`. Return False if all are trusted.
-        """
+        """Show untrusted signers, and trust those whom the user agrees to; return whether there were any."""
         if not (shown := self.sharing.strangers()):
             return False
         if sure and name and len(shown) > 1:
@@ -494,10 +488,7 @@ class SnapshotVerbs(Planner):
 
 
 class KernelVerbs(SnapshotVerbs):
-    """All verbs, which raise NbcacheError or UsageError where they fail.
-
-    `location` finds the notebook; `problem` is why the session's store is in memory, None if it is not.
-    """
+    """All verbs, which raise NbcacheError or UsageError; `problem` is why the store is in memory, or None."""
 
     def __init__(
         self,
@@ -798,10 +789,7 @@ class KernelVerbs(SnapshotVerbs):
     # --- panels ---------------------------------------------------------------------------------
 
     def later(self, action: Callable[[], None]) -> str:
-        """Call `action` when the running cell has ended; return that cell, empty if none runs.
-
-        Most kernels call a button after the cell. Some call it on a thread, while the cell goes on.
-        """
+        """Call `action` at the end of the running cell, and return that; some kernels call buttons before."""
         if self._cells.are_running:
             self._cells.waiting.append(action)
             cell = self._session.cell

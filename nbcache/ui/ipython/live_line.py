@@ -1,7 +1,4 @@
-"""One live line while a cell of a notebook compiles, and the cell's report as its last output.
-
-The line never tears apart the cell's own output: it stands above that output, or it does not appear.
-"""
+"""One live line above the output of a cell that compiles, or none, and the report as its last output."""
 
 from __future__ import annotations
 

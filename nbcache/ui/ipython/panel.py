@@ -362,10 +362,7 @@ class Panel:
         self.act(ask)
 
     def _say(self, message: str, question: _Question | None = None) -> None:
-        """Show a message, and the buttons that answer its question, in the place of the last.
-
-        Each question has its buttons: one that is pressed late answers the question beside it.
-        """
+        """Replace the last message; the buttons below answer its own question, even if pressed late."""
         with self._lock:
             if self._is_closed:
                 return

@@ -24,11 +24,7 @@ _NOBODY_READS = 128 + 13
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, those of the process by default; return the exit status.
-
-    0 is success, 1 failure, 2 wrong usage, 130 an interrupt, 141 a closed output,
-    as after `| head`. argparse itself exits, by SystemExit.
-    """
+    """Run the command, and return the exit status: 0, 1 for failure, 2 for wrong usage, 130, 141."""
     try:
         try:
             parsed = _parser().parse_args(arguments)

@@ -250,10 +250,7 @@ def ls(url: str, settings: Settings) -> Shown:
 
 
 def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
-    """Remove the user's versions of a named snapshot from its store; its artifacts stay until `gc`.
-
-    With `all_signers` those of others, too, once the user agrees, or with `yes`.
-    """
+    """Remove the user's versions of a named snapshot, or those of all signers; artifacts stay until `gc`."""
     target = destination(source)
     if isinstance(target, Path):
         raise errors.ConfigError(
@@ -273,10 +270,7 @@ def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
 
 
 def gc(url: str, grace: float | None, unused_days: float | None, settings: Settings) -> Shown:
-    """Remove what no snapshot names, `grace` seconds after it was marked, and what kernels share unused.
-
-    The latter after `unused_days`, 30 by default.
-    """
+    """Remove what no snapshot names after `grace` seconds, and what kernels share unused for 30 days."""
     max_age = MAX_AGE_SECONDS if unused_days is None else unused_days * 86400
     with opened(url, Keyring(settings.trust_dir)) as snapshots:
         done = snapshots.collect_garbage(GRACE_SECONDS if grace is None else grace)
