@@ -19,7 +19,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from nbcache.artifacts import compatibility
-from nbcache.artifacts.compatibility import fitting, foreseen_differences
+from nbcache.artifacts.compatibility import fitting
 from nbcache.artifacts.history import MAX_RUNS, Run, asked_for, missed_unchanged
 from nbcache.artifacts.manifests import Clearing, union
 from nbcache.artifacts.provenance import Judge
@@ -266,7 +266,7 @@ class Planner:
         if (here := self._session.environment) is not None:
             return manifest.environment.digest != here.digest
         foreseen = self._foreseen()
-        return foreseen is not None and bool(foreseen_differences(manifest, foreseen))
+        return foreseen is not None and bool(compatibility.foreseen_differences(manifest, foreseen))
 
     def _unfit(self, name: str, manifest: Manifest) -> Unfit:
         if (here := self._here()) is None:

@@ -437,11 +437,9 @@ class _Graphs(Section):
     def _controls(self) -> list[Any]:
         self._graph = dropdown("graph")
         purpose = "show it whole, with its guards and the code that torch has generated"
-        self._choice = row([self._graph, with_magic("show", "%nbcache graphs GRAPH", purpose, self._show)])
+        act = partial(self._panel.act, lambda: self._verbs.graph(self._graph.value))
+        self._choice = row([self._graph, with_magic("show", "%nbcache graphs GRAPH", purpose, act)])
         return [self._choice]
-
-    def _show(self) -> None:
-        self._panel.act(partial(self._verbs.graph, self._graph.value))
 
     def draw(self, facts: Facts, now: Now) -> None:
         super().draw(facts, now)
@@ -465,12 +463,10 @@ class _People(Section):
         self._nickname = text("180px", "what you call them")
         self._who.observe(self._forget_name, "value")
         add, ignore = "%nbcache trust add FINGERPRINT --name NAME", "%nbcache trust ignore FINGERPRINT"
-        trust = partial(after_typing, self._trust)
-        buttons = [
-            with_magic("trust…", add, "show what trusting means", trust),
-            with_magic("ignore", ignore, "hide them in this kernel", self._ignore),
-        ]
-        self._strangers = row([self._who, self._nickname, *buttons])
+        trust = with_magic("trust…", add, "show what trusting means", partial(after_typing, self._trust))
+        act = partial(self._panel.act, lambda: self._verbs.ignore(self._who.value))
+        hide = with_magic("ignore", ignore, "hide them in this kernel", act)
+        self._strangers = row([self._who, self._nickname, trust, hide])
         return [self._strangers, self._connecting, self._connected]
 
     def draw(self, facts: Facts, now: Now) -> None:
@@ -483,9 +479,6 @@ class _People(Section):
 
     def _forget_name(self, change: object) -> None:
         self._nickname.value = ""  # a name belongs to one signer, and is never one that a stranger chose
-
-    def _ignore(self) -> None:
-        self._panel.act(partial(self._verbs.ignore, self._who.value))
 
     def _trust(self) -> None:
         fingerprint, name = self._who.value, self._nickname.value.strip()
@@ -530,11 +523,9 @@ class _Space(Section):
         going, magic = self._verbs.going, "%nbcache clear"
         one = partial(self._panel.ask_first, going, "Remove it?")
         whole = partial(self._panel.ask_first, partial(going, everything=True), "Remove it?")
-        buttons = [
-            with_magic("this notebook…", magic, "show what of this notebook would go", one),
-            with_magic("all…", f"{magic} --all", "show what all would go", whole),
-        ]
-        return [row(buttons)]
+        of_one = with_magic("this notebook…", magic, "show what of this notebook would go", one)
+        of_all = with_magic("all…", f"{magic} --all", "show what all would go", whole)
+        return [row([of_one, of_all])]
 
 
 _SECTIONS: Mapping[str, type[Section]] = {
