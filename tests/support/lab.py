@@ -52,6 +52,7 @@ class Server:
         self._log = folder.with_suffix(".log").open("w")
         options: dict[str, Any] = {
             "ServerApp.root_dir": str(folder),
+            "ServerApp.ip": "127.0.0.1",
             "ServerApp.port": self.port,
             "ServerApp.port_retries": 0,
             "IdentityProvider.token": TOKEN,
