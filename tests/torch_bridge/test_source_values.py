@@ -64,17 +64,12 @@ fields.own = 1  # type: ignore[attr-defined]
 vars(fields).update(cached=1, descriptor=1)
 
 
-def expression(text: str, key: Any = None) -> Expression:
-    return Expression(compile(text, "<source>", "eval"), key is not None, key)
-
-
 def read(value: Any, text: str, key: Any = None) -> Any:
-    expressions = [expression("G['value']"), expression(text, key), expression(text, key)]
+    code = compile(text, "<source>", "eval")
     RUN.clear()  # pytest looks at the values, too
-    values = SourceValues({}, {"value": value}, {"key": key}).of_expressions(expressions, [None, 0, 0])
+    value = SourceValues({}, {}, {"key": key}).read(Expression(code, key is not None, key), value)
     assert not RUN and sys.getprofile() is None
-    assert values[1] is values[2]
-    return values[1]
+    return value
 
 
 @pytest.mark.parametrize(
@@ -137,19 +132,18 @@ def test_a_finalizer_of_the_user_still_runs() -> None:
     class Finalized:
         __del__ = ran
 
-    threshold, frame = gc.get_threshold(), {"cycle": [Finalized()]}
-    frame["cycle"].append(frame["cycle"])  # type: ignore[arg-type]
-    values, expressions = (
-        SourceValues(frame, {}, {}),
-        [expression("(L.clear(), [[1] for _ in range(200)])[1]")],
-    )
+    values, expression = SourceValues({}, {}, {}), Expression(compile("[[1], [2]]", "<source>", "eval"))
+    threshold = gc.get_threshold()
+    cycle: list[Any] = [Finalized()]
+    cycle.append(cycle)
     RUN.clear()
     gc.set_threshold(1)
+    del cycle
     try:
-        (value,) = values.of_expressions(expressions, [None])
+        value = values.read(expression, None)
     finally:
         gc.set_threshold(*threshold)
-    assert value == [[1]] * 200 and gc.isenabled()
+    assert value == [[1], [2]] and gc.isenabled()
     gc.collect()
     assert RUN == ["ran"]
 

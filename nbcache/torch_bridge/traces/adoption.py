@@ -260,16 +260,19 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
     if (lines := fact_rows.pop(facts.LINES, None)) is not None and lines != lines_digest(frame.code):
         raise NoTrace("line numbers within the function have changed")
     objects = facts.TorchObjects(torch, annotations=fact_rows.pop(facts.ANNOTATIONS, None) is not None)
-    scope = _globals_of_trace(read, frame)
-    source_values = facts.SourceValues(frame.values, scope, guards._get_closure_vars())
-    values = source_values.of_expressions(read.expressions, [base for _, base, _ in trace.sources])
+    values: list[Any] = []
     changed: list[_Changed] = []
-    for index, value in enumerate(values):
+    source_values = facts.SourceValues(
+        frame.values, _globals_of_trace(read, frame), guards._get_closure_vars()
+    )
+    for index, (expression, (_, base, _)) in enumerate(zip(read.expressions, trace.sources, strict=True)):
+        # its base source comes first, and has been checked
+        values.append(source_values.read(expression, None if base is None else values[base]))
         if (digest := fact_rows.pop(index, None)) is None:
             continue
-        current = facts.fact_of(objects, value, frame.scope, complete=facts.covers_value(digest))
+        current = facts.fact_of(objects, values[-1], frame.scope, complete=facts.covers_value(digest))
         if current != digest:
-            changed.append(_Changed(_name_in_words(sources[index]), value, digest, current))
+            changed.append(_Changed(_name_in_words(sources[index]), values[-1], digest, current))
             if not thorough:
                 break
     if changed:

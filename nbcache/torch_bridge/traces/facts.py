@@ -12,7 +12,6 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType, WrapperDescriptorType
@@ -311,15 +310,12 @@ class _UserCode(BaseException):
 def _refuse_users_code(frame: types.FrameType, event: str, argument: object) -> None:
     """Raise _UserCode where a function of the user begins. This is a profile function."""
     file = frame.f_code.co_filename
-    if event == "call" and file not in _OWN_FILES and not is_installed(file):
+    if event == "call" and file != _SOURCE and not is_installed(file):
         raise _UserCode
 
 
-_OWN_FILES = (_SOURCE, _refuse_users_code.__code__.co_filename)
-
-
 class SourceValues:
-    """Evaluates sources in this kernel: source → value. It sets Python's profile function meanwhile."""
+    """Evaluates sources in this kernel: source → value. It sets Python's profile function."""
 
     def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
         """`frame` has the locals and `scope` the globals; `env` has the names that torch's guards use."""
@@ -329,62 +325,40 @@ class SourceValues:
         self._known: dict[Any, Any] = {}
 
     def of(self, source: Any) -> Any:
+        if source not in self._known:
+            base = getattr(source, "base", None)
+            self._known[source] = self.read(expression_of(source), None if base is None else self.of(base))
+        return self._known[source]
+
+    def read(self, expression: Expression | None, base: Any) -> Any:
         """Return the value of a source, ABSENT without one, or RUNS if it needs the user's code."""
-        with _without_users_code():
-            return self._of(source)
-
-    def of_expressions(self, expressions: Sequence[Any], bases: Sequence[int | None]) -> list[Any]:
-        """Return the value of each expression, as `of` does, given the index of its base before it."""
-        values: list[Any] = []
-        with _without_users_code():  # once, since it costs time in Python 3.12
-            for expression, base in zip(expressions, bases, strict=True):
-                values.append(self._read(expression, None if base is None else values[base]))
-        return values
-
-    def _of(self, source: Any) -> Any:
-        try:
-            if source not in self._known:
-                base = getattr(source, "base", None)
-                base_value = None if base is None else self._of(base)
-                self._known[source] = self._read(expression_of(source), base_value)
-            return self._known[source]
-        except _UserCode:  # the source has a key with a hash of the user's
-            sys.setprofile(_refuse_users_code)
+        if expression is None or base is ABSENT:
+            return ABSENT
+        if base is RUNS or (expression.has_key and self._makes_key(expression, base)):
             return RUNS
-
-    def _read(self, expression: Expression | None, base: Any) -> Any:
-        if expression is None or base is ABSENT or base is RUNS:
-            return RUNS if base is RUNS else ABSENT
+        collects = gc.isenabled()
+        gc.disable()  # a finalizer of the user may run at any other time
+        sys.setprofile(_refuse_users_code)
         try:
-            makes_key = expression.has_key and self._makes_key(expression, base)
-            value = RUNS if makes_key else eval(expression.code, self._names, {"_": base})
-        except (_UserCode, Exception):  # else the value is missing, as no code of the user has run
+            value = eval(expression.code, self._names, {"_": base})
+        except _UserCode:
+            return RUNS
+        except Exception:  # no code of the user has run, so the exception says that the value is missing
             value = ABSENT
-        if sys.getprofile() is None:  # Python drops a profile function that raises
-            sys.setprofile(_refuse_users_code)
-            return RUNS
-        return value
+        finally:
+            was_refused = sys.getprofile() is None  # Python drops a profile function that raises
+            sys.setprofile(None)
+            if collects:
+                gc.enable()
+        return RUNS if was_refused else value
 
     def _makes_key(self, expression: Expression, base: Any) -> bool:
         """Return whether a dictionary would call `__missing__` for the element that is read."""
         kind = type(base)
         if not (issubclass(kind, dict) and any("__missing__" in vars(owner) for owner in kind.__mro__)):
             return False
-        key = expression.key if expression.index is None else self._of(expression.index)
+        key = expression.key if expression.index is None else self.of(expression.index)
         return key is RUNS or not dict.__contains__(base, key)
-
-
-@contextmanager
-def _without_users_code() -> Iterator[None]:
-    collects = gc.isenabled()
-    gc.disable()  # a finalizer of the user may run at any other time
-    sys.setprofile(_refuse_users_code)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-        if collects:
-            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)
