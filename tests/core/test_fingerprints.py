@@ -138,6 +138,10 @@ HIDDEN = {
         *("A", "B"),
     ),
     "docstring": ("def h():\n  {}\ndef target(x): return len(h.__doc__)", "'one'", "'three'"),
+    "docstrings of two": (
+        "def f(): {}\ndef target(x): return f.__doc__, g.__doc__",
+        *("'1\\n\\n2'\ndef g(): '3'", "'1'\ndef g(): '2\\n\\n3'"),
+    ),
     "order": ("class A:\n  {}\ndef target(x): return list(vars(A))", "a = 1; b = 1", "b = 1; a = 1"),
     "metadata": (
         (
@@ -369,6 +373,14 @@ def test_docstrings_count_where_code_reads_them(text: str) -> None:
     is_same = fingerprint(target_of(source)) == fingerprint(target_of(documented))
 
     assert is_same is (text == "len([kind])")
+
+
+@pytest.mark.parametrize(("text", "counts"), [("vars(K)", True), ("K.a", False)])
+def test_the_order_of_attributes_counts_where_code_reads_it(text: str, counts: bool) -> None:
+    source = f"class A: pass\nK = A()\nK.a = 1; K.b = 2\ndef target(x):\n    return {text}\n"
+    other = source.replace("K.a = 1; K.b = 2", "K.b = 2; K.a = 1")
+
+    assert (fingerprint(target_of(source)) != fingerprint(target_of(other))) is counts
 
 
 def test_which_of_two_has_which_name_counts() -> None:

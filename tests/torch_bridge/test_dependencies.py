@@ -339,6 +339,8 @@ def decorated(function):
     return wrapper
 def dispatch(x):
     return REGISTRY["f"](x) if OPTION else open("/dev/null")
+def closure(n):
+    return lambda: n
 """
 
 
@@ -379,7 +381,8 @@ for value in (decorates.dispatch, decorates.outer, decorates.Table):
 def check(value):
     print(package_identity(known, value) == "", end=" ")
 for registered in ({"f": mine}, {mine: 1}, {"f": [functools.partial(mine)]}, {"f": (Mine(),)},
-                   {"f": Mode()}, {"f": Proxy()}):
+                   {"f": Mode()}, {"f": Proxy()},
+                   {**{n: decorates.closure(n) for n in range(900)}, "f": [mine]}):
     decorates.REGISTRY.update(registered)
     check(decorates.dispatch)
     decorates.REGISTRY.clear()
@@ -400,7 +403,7 @@ def test_code_of_the_user_is_found_in_whatever_a_package_holds_it(
 ) -> None:
     done = run_python(install(tmp_path, "decorates", DECORATES) + HOLDS)
 
-    assert done.stdout.split() == ["True"] * 10
+    assert done.stdout.split() == ["True"] * 11
 
 
 OPERATOR = """

@@ -170,8 +170,8 @@ class Fingerprint:
         self._count = 0
         self._descriptions: list[str] = []
         self.reads = Reads(self.unknown)
-        self._docstrings: list[object] = []
-        """Docstrings in order; the digest includes them if code reads some."""
+        self._deferred: list[str | None] = []
+        """Docstrings and the order of attributes; the digest includes them if code reads some."""
 
     @property
     def digest(self) -> str:
@@ -179,7 +179,7 @@ class Fingerprint:
         digest = self._state.hexdigest()
         if not self.reads.reads_docstrings:
             return digest
-        text = "\n\n".join([digest, *map(str, self._docstrings)])
+        text = repr([digest, *self._deferred])
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
     def note(self, *texts: object) -> None:
@@ -322,7 +322,7 @@ class Fingerprint:
         elif base in (set, frozenset):
             elements = sorted(self._element_digest(item) for item in base.__iter__(value))
             self.note(*(digest for digest, _ in elements))
-            self._docstrings += (docstrings for _, docstrings in elements)
+            self._deferred += (deferred for _, deferred in elements)
         else:
             for item in base.__iter__(value):
                 self._add(item)
@@ -330,20 +330,25 @@ class Fingerprint:
             self._add_attributes(instance_attributes(kind, value))
 
     def _element_digest(self, value: Any) -> tuple[str, str]:
-        """Return the digest of one element of a set, and its docstrings: sets have no order."""
-        state, visited, docstrings = self._state, len(self._indexes), self._docstrings
-        self._state, self._docstrings = hashlib.sha256(), []
+        """Return the digest of one element of a set, and what is deferred of it: sets have no order."""
+        state, visited, deferred = self._state, len(self._indexes), self._deferred
+        self._state, self._deferred = hashlib.sha256(), []
         self._add(value)
-        result = self._state.hexdigest(), str(self._docstrings)
-        self._state, self._docstrings = state, docstrings
+        result = self._state.hexdigest(), str(self._deferred)
+        self._state, self._deferred = state, deferred
         while len(self._indexes) > visited:
             self._indexes.popitem()
         return result
 
+    def _defer(self, text: object) -> None:
+        """Add a docstring or an order of names, for the case that code reads some."""
+        self._deferred.append(None if text is None else str(text))
+
     def _add_attributes(self, values: Mapping[str, Any]) -> None:
         names = [name for name in values if name not in self._ignored]
+        self._defer(" ".join(names))
         self.note("attributes", len(names))
-        for name in names:
+        for name in sorted(names):
             self.note(name)
             self.add(values[name], f"`{name}`")
 
@@ -419,7 +424,7 @@ class Fingerprint:
             self._add_registered_classes(cls)
             return
         self.note("class", _name(cls))
-        self._docstrings.append(vars(cls).get("__doc__"))
+        self._defer(vars(cls).get("__doc__"))
         self._add(type(cls))
         self._add_parts("bases", *cls.__bases__)
         self._add_attributes(dict(vars(cls)))
@@ -455,7 +460,7 @@ class Fingerprint:
             self._add_parts("cells", *cell_contents(function))
         else:
             self.note("function", function.__name__, function.__qualname__)
-            self._docstrings.append(function.__doc__)
+            self._defer(function.__doc__)
             cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
             add_code(self, function.__code__, function.__globals__, cells)
         self._add_parts("defaults", function.__defaults__, function.__kwdefaults__)

@@ -431,7 +431,8 @@ def instance_attributes(kind: type, value: Any) -> dict[str, Any]:
                     slots[name] = slot.__get__(value)
                 except AttributeError:
                     pass
-    return slots | (dictionary_of(value) or {})
+    attributes = dictionary_of(value)
+    return slots if attributes is None else {**slots, **attributes}
 
 
 def dictionary_of(value: Any) -> dict[str, Any] | None:

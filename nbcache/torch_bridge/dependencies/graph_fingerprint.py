@@ -12,7 +12,7 @@ from typing import Any
 
 from nbcache.core.fingerprints.code import code_tree
 from nbcache.core.fingerprints.digests import Fingerprint, Rule
-from nbcache.core.fingerprints.known_code import KnownPackages
+from nbcache.core.fingerprints.known_code import KnownPackages, cell_contents
 from nbcache.core.fingerprints.objects import Unknown
 from nbcache.core.installed import is_installed, package_of, version_of
 
@@ -81,8 +81,7 @@ def package_identity(known: KnownPackages, value: Any) -> str:
         file = code.__code__.co_filename if is_function else home
         version, package = version_of(file), package_of(file)
         is_local = "<locals>" in code.__qualname__ or getattr(code, "__closure__", None)
-        is_global = getattr(sys.modules.get(code.__module__ or ""), code.__name__, None) is code
-        if not version or (is_local and not is_global):
+        if not version or (is_local and not _is_global(code)):
             return ""
         # A decorator's wrapper or a registry of the package may hold user code.
         if (is_function and package_of(home) not in (package, "torch")) or _reaches_user_code(
@@ -114,7 +113,8 @@ def _reaches_user_code(known: KnownPackages, value: Any, package: str) -> bool:
 def _parts(value: Any, package: str) -> Iterator[Any]:
     """Yield the objects that a value refers to and through which it may call code. No code runs."""
     if isinstance(value, FunctionType):
-        yield from (value.__defaults__, value.__kwdefaults__, vars(value), value.__closure__)
+        yield from (value.__defaults__, value.__kwdefaults__, vars(value))
+        yield from cell_contents(value)
         if package_of(value.__code__.co_filename) == package:
             yield from _globals_of(value, package)
     elif isinstance(value, type):
@@ -134,6 +134,11 @@ def _globals_of(function: FunctionType, package: str) -> Iterator[Any]:
             yield value
         elif package_of(_file_of_module(value.__name__)) == package:
             yield from (vars(value)[attribute] for attribute in names & vars(value).keys())
+
+
+def _is_global(code: Any) -> bool:
+    """Return whether the module of a function or class holds it under its name."""
+    return getattr(sys.modules.get(code.__module__ or ""), code.__name__, None) is code
 
 
 def _file_of_module(name: str) -> str:

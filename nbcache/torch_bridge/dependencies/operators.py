@@ -114,14 +114,16 @@ class Registrations:
             self._note(lambda: self._note_override(f"fallback {_dispatch_key(lib, args, kwargs)}", fn, lib))
             return result
 
+        def note_kernel(operator: Any, key: Any, function: Any) -> None:
+            self._note_override(f"{operator.name()} {key}", function, operator)
+
         def py_impl(original: Any, operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
             register = original(operator, key, *args, **kwargs)
 
             def inner(*functions: Any, **keywords: Any) -> Any:
                 result = register(*functions, **keywords)
                 for function in (*functions, *keywords.values()):
-                    name = f"{operator.name()} {key}"
-                    self._note(partial(self._note_override, name, function, operator))
+                    self._note(partial(note_kernel, operator, key, function))
                 return result
 
             return inner

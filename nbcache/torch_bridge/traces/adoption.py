@@ -288,7 +288,7 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
     if objects.identity != identity:
         raise NoTrace("two names that referred to one object now refer to two, or the reverse")
     if facts.registrations(torch, objects) != registered:
-        raise NoTrace("the facts.registrations of abstract classes or pytree nodes have changed")
+        raise NoTrace("the registrations of abstract classes or pytree nodes have changed")
     for number, first in enumerate(facts.same_objects(values)):
         if trace.same[number] != first:
             name = _name_in_words(sources[number])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import builtins
 import codecs
 import functools
-import gc
 import inspect
 import locale
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -20,6 +20,7 @@ from typing import Any
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.fingerprints.code import code_digest, hashed, words
 from nbcache.core.fingerprints.objects import Objects, full_name, is_plain
+from nbcache.core.fingerprints.running import Running
 from nbcache.core.installed import is_installed
 from nbcache.core.key import sha256
 from nbcache.torch_bridge.dependencies.global_state import HOOKS, flags
@@ -298,31 +299,18 @@ _BUILT_IN = "built in"
 _RUNS = "runs code"
 _PRESENT = "held"
 _CLASS_ONLY = "a "
-_SOURCE = "<source>"
-"""File name of the code of expressions."""
+_ATTRIBUTE = re.compile(r"(?:dict\()?\{0\}\.(\w+)")
 _IMMUTABLES = (tuple, frozenset, range, slice)
 
 
-class _UserCode(BaseException):
-    """The user's code would run."""
-
-
-def _refuse_users_code(frame: types.FrameType, event: str, argument: object) -> None:
-    """Raise _UserCode where a function of the user begins. This is a profile function."""
-    file = frame.f_code.co_filename
-    if event == "call" and file != _SOURCE and not is_installed(file):
-        raise _UserCode
-
-
 class SourceValues:
-    """Evaluates sources in this kernel: source → value. It sets Python's profile function."""
+    """Evaluates sources in this kernel: source → value."""
 
     def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
         """`frame` has the locals and `scope` the globals; `env` has the names that torch's guards use."""
-        if sys.getprofile() is not None:
-            raise NoTrace("a profiler runs")
         self._names = {**env, "L": frame, "G": scope}
         self._known: dict[Any, Any] = {}
+        self._running = Running(is_users_code)
 
     def of(self, source: Any) -> Any:
         if source not in self._known:
@@ -334,31 +322,20 @@ class SourceValues:
         """Return the value of a source, ABSENT without one, or RUNS if it needs the user's code."""
         if expression is None or base is ABSENT:
             return ABSENT
-        if base is RUNS or (expression.has_key and self._makes_key(expression, base)):
+        if base is RUNS or self._runs(expression, base):
             return RUNS
-        collects = gc.isenabled()
-        gc.disable()  # a finalizer of the user may run at any other time
-        sys.setprofile(_refuse_users_code)
         try:
-            value = eval(expression.code, self._names, {"_": base})
-        except _UserCode:
-            return RUNS
+            return eval(expression.code, self._names, {"_": base})
         except Exception:  # no code of the user has run, so the exception says that the value is missing
-            value = ABSENT
-        finally:
-            was_refused = sys.getprofile() is None  # Python drops a profile function that raises
-            sys.setprofile(None)
-            if collects:
-                gc.enable()
-        return RUNS if was_refused else value
+            return ABSENT
 
-    def _makes_key(self, expression: Expression, base: Any) -> bool:
-        """Return whether a dictionary would call `__missing__` for the element that is read."""
-        kind = type(base)
-        if not (issubclass(kind, dict) and any("__missing__" in vars(owner) for owner in kind.__mro__)):
-            return False
+    def _runs(self, expression: Expression, base: Any) -> bool:
         key = expression.key if expression.index is None else self.of(expression.index)
-        return key is RUNS or not dict.__contains__(base, key)
+        if key is RUNS or (expression.attribute and self._running.attribute(base, expression.attribute)):
+            return True
+        if expression.is_element and self._running.element(base):
+            return True
+        return expression.has_key and self._running.missing(base, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +344,10 @@ class Expression:
 
     code: types.CodeType
     """The compiled expression, in which `_` is the value of the base source."""
+    attribute: str = ""
+    """Name of the attribute of `_` that the expression reads."""
+    is_element: bool = False
+    """The expression calls the `__getitem__` of the type of `_`."""
     has_key: bool = False
     """The expression reads an element, and `_` may be a dictionary."""
     key: Any = None
@@ -384,6 +365,8 @@ def expression_of(source: Any) -> Expression | None:
         is_source = hasattr(index, "get_value")
         return Expression(
             _compile_expression(template.format("_")),
+            attribute=_attribute_of(template, source),
+            is_element=template.startswith("{0}["),
             has_key=template.startswith(("{0}[", "dict.__getitem__({0}")),
             key=None if is_source else index,
             index=index if is_source else None,
@@ -392,10 +375,18 @@ def expression_of(source: Any) -> Expression | None:
         return None
 
 
+def _attribute_of(template: str, source: Any) -> str:
+    """Return the name of the attribute that an expression reads from `_`; empty if it reads no attribute."""
+    match = _ATTRIBUTE.match(template)
+    if match is not None:
+        return match[1]
+    return str(source.member) if template.startswith(("getattr({0}", "object.__getattribute__({0}")) else ""
+
+
 @functools.lru_cache(maxsize=4096)
 def _compile_expression(expression: str) -> types.CodeType:
     """Compile an expression once, since many layers of a model share it."""
-    return compile(expression, _SOURCE, "eval")
+    return compile(expression, "<source>", "eval")
 
 
 def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete: bool) -> str:
