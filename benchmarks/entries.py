@@ -13,21 +13,22 @@ from pathlib import Path
 
 from benchmarks.redis_server import Server
 from benchmarks.report import call_text
-from nbcache.artifacts.encoding import pack
-from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.errors import NbcacheError
 from nbcache.core.key import components, sha256
 from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest
+from nbcache.core.settings import Policy
 from nbcache.core.text import aligned, size
-from nbcache.core.trust import Keyring, Policy
-from nbcache.shared.gc import remove_unused
-from nbcache.shared.layout import LIVE
-from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Signer
-from nbcache.snapshots.build import Origin, build_snapshot
-from nbcache.snapshots.named import NamedSnapshots
-from nbcache.stores.memory import MemoryStore
-from nbcache.stores.redis.store import RedisStore
+from nbcache.sharing.gc import remove_unused
+from nbcache.sharing.live.layout import LIVE
+from nbcache.sharing.live.level import SharedLevel
+from nbcache.sharing.live.signing import Signer
+from nbcache.sharing.snapshots.build import Origin, build_snapshot
+from nbcache.sharing.snapshots.named import NamedSnapshots
+from nbcache.sharing.trust import Keyring
+from nbcache.storage.backends.memory import MemoryStore
+from nbcache.storage.backends.redis.store import RedisStore
+from nbcache.storage.encoding import pack
+from nbcache.storage.store import ArtifactStore
 
 __all__ = ["entries_text"]
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbcache.artifacts.provenance import Statement
-from nbcache.artifacts.types import type_of
 from nbcache.core.errors import NbcacheError, StoreError
-from nbcache.shared.layout import LIVE, decode_shared
-from nbcache.stores.redis.store import RedisStore
+from nbcache.sharing.live.layout import LIVE, decode_shared
+from nbcache.sharing.provenance import Statement
+from nbcache.storage.backends.redis.store import RedisStore
+from nbcache.storage.types import type_of
 
 __all__ = ["OURS", "TORCHS", "Counts", "Server", "started_server"]
 

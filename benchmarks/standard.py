@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.redis_server import OURS, TORCHS, Counts, Server
-from nbcache.artifacts.encoding import decode_entry, decode_manifest
-from nbcache.artifacts.types import type_of
 from nbcache.bench.report import VARIANTS, Run, Variant
 from nbcache.bench.runner import (
     CALL,
@@ -30,7 +28,9 @@ from nbcache.bench.runner import (
 )
 from nbcache.core.text import DOT
 from nbcache.launcher.kernel_spec import LAUNCHER, PYTHON_OPTIONS
-from nbcache.stores.directory import DirectoryStore
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.encoding import decode_entry, decode_manifest
+from nbcache.storage.types import type_of
 
 __all__ = [
     "COMPILE_MODES",

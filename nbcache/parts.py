@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nbcache.torch_bridge import TorchBridge, contents, events, lookups, portable, prewarm, recording
+from nbcache.keys.cache_key import Dependencies
+from nbcache.keys.monkeypatches import GENERATORS, TABLES
+from nbcache.torch_bridge import TorchBridge, events, graph_contents, lookups, portable, prewarm, recording
 from nbcache.torch_bridge.cache_folder import DefaultFolder
-from nbcache.torch_bridge.dependencies.keys import Dependencies
-from nbcache.torch_bridge.dependencies.monkeypatches import GENERATORS, TABLES
 from nbcache.torch_bridge.hooks import Loss, Part
 from nbcache.torch_bridge.providers import cpp_kernels, gemm_autotune, graphs, triton_kernels
-from nbcache.torch_bridge.traces.kernel_traces import Traces
+from nbcache.traces.kernel_traces import Traces
 
 _ASYNC_COMPILE = "torch._inductor.async_compile"
 _CODECACHE = "torch._inductor.codecache"
@@ -164,7 +164,7 @@ PARTS = (
         "remote_cache, is_backward, …)",
     ),
     _part(
-        contents.follow_code,
+        graph_contents.follow_code,
         "note where generated code is",
         "the code of a graph is not shown",
         f"{_CODECACHE}:PyCodeCache.load_by_key_path(cls, key, path, …)",

@@ -19,9 +19,9 @@ from nbcache.core.cpu_levels import BASELINES
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import CellReport, GraphRecord
 from nbcache.core.settings import Settings
-from nbcache.explain.diagnosis import Diagnosis, Resized, Timing
-from nbcache.explain.plan import Plan
-from nbcache.explain.stats import Stats, lifetime, tally
+from nbcache.kernel.explain.diagnosis import Diagnosis, Resized, Timing
+from nbcache.kernel.explain.plan import Plan
+from nbcache.kernel.explain.stats import Stats, lifetime, tally
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.torch_bridge import cache_settings, environment
 from nbcache.torch_bridge.cache_settings import CacheSetting

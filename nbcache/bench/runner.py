@@ -28,8 +28,8 @@ from nbcache.bench.report import FULL, Idle, Result, Run, Variant, label
 from nbcache.core.errors import NbcacheError
 from nbcache.core.files import read
 from nbcache.core.text import DOT, duration, one_line
-from nbcache.snapshots.in_notebook import decode_notebook
-from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES
+from nbcache.sharing.snapshots.in_notebook import decode_notebook
+from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES
 
 LOAD, CALL, HOT = "%load_ext nbcache", "compile and call", "call again"
 """Titles of the cells that nbcache adds to a notebook, and of those that are made for a function."""

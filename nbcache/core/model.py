@@ -135,7 +135,7 @@ class GraphSummary:
     maker: str = ""
     """Fingerprint of who compiled it, where that is not who publishes this; else empty."""
     components: str = ""
-    """The parts of its key, as `nbcache.explain` writes them, or empty."""
+    """The parts of its key, as `nbcache.kernel.explain` writes them, or empty."""
 
     @property
     def identity(self) -> tuple[str, str, str, str]:

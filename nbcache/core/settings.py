@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
@@ -14,7 +15,16 @@ from nbcache.core.cpu_levels import BASELINES, OFF
 from nbcache.core.errors import ConfigError
 from nbcache.core.log import LEVELS
 from nbcache.core.text import redacted
-from nbcache.core.trust import Policy
+
+
+class Policy(enum.StrEnum):
+    STRICT = "strict"
+    """Signed by oneself, or by a signer who is trusted."""
+    ASK = "ask"
+    """As strict, and the user is asked to trust an unknown signer whose snapshot comes along."""
+    OFF = "off"
+    """Anyone's, unsigned as well; it stays of whom it is. A signature that is there must be right."""
+
 
 _TORCHS_REMOTE_CACHES = [
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE" for name in ("FX_GRAPH", "AUTOGRAD", "AUTOTUNE")

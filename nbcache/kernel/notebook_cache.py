@@ -16,11 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from nbcache.artifacts.encoding import pack, unpack
-from nbcache.artifacts.history import HistoryStore, Run, merged, run_of
-from nbcache.artifacts.manifests import union
-from nbcache.artifacts.store import ArtifactStore
-from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError, StoreError, TrustError, UnsupportedVersion
 from nbcache.core.log import logger
 from nbcache.core.model import (
@@ -37,7 +32,12 @@ from nbcache.core.reports import GraphRecord
 from nbcache.core.threads import ForkSafeEvent, ForkSafeLock, Worker, countdown, start_thread
 from nbcache.kernel.events import INTERRUPTED
 from nbcache.kernel.reasons import NOT_COMPILED, Elsewhere, unusable
-from nbcache.stores.base import Store
+from nbcache.storage.backends.base import Store
+from nbcache.storage.encoding import pack, unpack
+from nbcache.storage.history import HistoryStore, Run, merged, run_of
+from nbcache.storage.manifests import union
+from nbcache.storage.store import ArtifactStore
+from nbcache.storage.types import type_of
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from nbcache.artifacts.compatibility import differences as environment_differences
-from nbcache.artifacts.compatibility import telling
 from nbcache.core import key
 from nbcache.core.model import Direction, Environment, GraphSummary, Manifest
 from nbcache.core.reports import RESUMED, Cell, Difference, Explanation, GraphRecord, has_own_name
 from nbcache.core.text import one_line
-from nbcache.explain.components import Components, explain_miss
+from nbcache.kernel.explain.components import Components, explain_miss
+from nbcache.storage.compatibility import differences as environment_differences
+from nbcache.storage.compatibility import telling
 
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "

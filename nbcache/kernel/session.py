@@ -16,29 +16,29 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from nbcache.artifacts.manifests import Clearing, clearing
-from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import ConfigError, NbcacheError
 from nbcache.core.key import sha256
 from nbcache.core.log import logger
 from nbcache.core.model import Artifact, Environment, SnapshotRestored, SnapshotTaken
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
-from nbcache.core.settings import Settings
+from nbcache.core.settings import Policy, Settings
 from nbcache.core.text import printable
 from nbcache.core.threads import ForkSafeEvent, ForkSafeLock, countdown, start_thread
-from nbcache.core.trust import Keyring, Policy
-from nbcache.explain.components import Components
-from nbcache.explain.timeline import with_estimates
-from nbcache.explain.why import Why, explain
 from nbcache.kernel.events import AutogradLookup, Event, GraphLookup, SpanEnded
+from nbcache.kernel.explain.components import Components
+from nbcache.kernel.explain.timeline import with_estimates
+from nbcache.kernel.explain.why import Why, explain
 from nbcache.kernel.notebook_cache import NotebookCache
 from nbcache.kernel.prewarming import Prewarming, Steps
 from nbcache.kernel.program import Program
 from nbcache.kernel.reasons import DAMAGED, Miss, Reason, why_missed
 from nbcache.kernel.shared_client import SharedClient
 from nbcache.kernel.tracker import Tracker
-from nbcache.shared.level import SharedLevel
-from nbcache.stores.base import Store
+from nbcache.sharing.live.level import SharedLevel
+from nbcache.sharing.provenance import Judge
+from nbcache.sharing.trust import Keyring
+from nbcache.storage.backends.base import Store
+from nbcache.storage.manifests import Clearing, clearing
 
 if TYPE_CHECKING:
     from nbcache.kernel.snapshots import Sharing

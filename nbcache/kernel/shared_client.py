@@ -9,15 +9,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nbcache.artifacts.compatibility import fitting
-from nbcache.artifacts.manifests import restricted, union
-from nbcache.artifacts.provenance import with_makers
-from nbcache.artifacts.types import type_of
 from nbcache.core.errors import FormatError
 from nbcache.core.model import UNSIGNED, Artifact, ArtifactRef, Environment, GraphSummary, Level, Manifest
 from nbcache.core.threads import countdown
-from nbcache.shared.level import Publication, SharedLevel
-from nbcache.shared.signing import VerifiedEntry
+from nbcache.sharing.live.level import Publication, SharedLevel
+from nbcache.sharing.live.signing import VerifiedEntry
+from nbcache.sharing.provenance import with_makers
+from nbcache.storage.compatibility import fitting
+from nbcache.storage.manifests import restricted, union
+from nbcache.storage.types import type_of
 
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session

@@ -10,9 +10,6 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from nbcache.artifacts import compatibility
-from nbcache.artifacts.history import asked_for
-from nbcache.artifacts.provenance import Judge
 from nbcache.core import errors
 from nbcache.core.errors import NbcacheError
 from nbcache.core.files import read
@@ -20,14 +17,17 @@ from nbcache.core.log import logger
 from nbcache.core.model import Environment, Level, Manifest, Packed, SnapshotRestored, SnapshotTaken
 from nbcache.core.text import one_line
 from nbcache.core.threads import ForkSafeEvent, ForkSafeLock, start_thread
-from nbcache.core.trust import Keyring, Standing
-from nbcache.explain.plan import cells_of
+from nbcache.kernel.explain.plan import cells_of
 from nbcache.kernel.reasons import Elsewhere, unusable
 from nbcache.kernel.session import Session
-from nbcache.snapshots import sources
-from nbcache.snapshots.build import Draft, Origin, Taken, build_snapshot, makers, vouched
-from nbcache.snapshots.named import Place
-from nbcache.snapshots.verify import Received, is_vouched
+from nbcache.sharing.provenance import Judge
+from nbcache.sharing.snapshots import sources
+from nbcache.sharing.snapshots.build import Draft, Origin, Taken, build_snapshot, makers, vouched
+from nbcache.sharing.snapshots.named import Place
+from nbcache.sharing.snapshots.verify import Received, is_vouched
+from nbcache.sharing.trust import Keyring, Standing
+from nbcache.storage import compatibility
+from nbcache.storage.history import asked_for
 
 _MOST_PROBLEMS = 10
 _MOST_SHOWN = 4

@@ -16,7 +16,7 @@ from nbcache.core.settings import Settings
 from nbcache.kernel.prewarming import Slice
 from nbcache.kernel.session import Session
 from nbcache.parts import make_bridge
-from nbcache.stores.directory import DirectoryStore
+from nbcache.storage.backends.directory import DirectoryStore
 
 _POLITE = 19
 _FLUSH_SECONDS = 60.0

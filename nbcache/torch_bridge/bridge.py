@@ -12,6 +12,7 @@ from typing import Any
 from nbcache.core.cpu_levels import OFF, Baseline
 from nbcache.core.errors import ConfigError, UnsupportedTorch
 from nbcache.core.model import Environment
+from nbcache.core.patches import ImportHook
 from nbcache.kernel.prewarming import Steps
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import environment, gc_pause, gpus, portable, prewarm
@@ -19,7 +20,6 @@ from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
 from nbcache.torch_bridge.context import Context, Keys, Traces
 from nbcache.torch_bridge.hooks import Hooks, Loss, Part
-from nbcache.torch_bridge.patches import ImportHook
 from nbcache.torch_bridge.torch_behavior import MINIMUM, TORCHBEHAVIOR, spelled
 
 _PLAIN = (

@@ -26,11 +26,11 @@ from typing import Any
 from nbcache.core.errors import StoreUnavailable
 from nbcache.core.key import digest
 from nbcache.core.model import Environment
-from nbcache.core.trust import Policy
+from nbcache.core.patches import Patches
+from nbcache.core.settings import Policy
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge.cache_settings import FOLDER
 from nbcache.torch_bridge.context import Context
-from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
 
 OWN = "nbcache_own"

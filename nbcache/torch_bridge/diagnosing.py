@@ -23,9 +23,17 @@ from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Direction
 from nbcache.core.reports import GraphRecord
 from nbcache.core.text import counted, one_line
-from nbcache.explain.diagnosis import Agreement, Break, Comparison, Diagnosis, Recompile, Resized, Timing
-from nbcache.explain.guards import readable, recompile_action
-from nbcache.explain.why import break_action
+from nbcache.kernel.explain.diagnosis import (
+    Agreement,
+    Break,
+    Comparison,
+    Diagnosis,
+    Recompile,
+    Resized,
+    Timing,
+)
+from nbcache.kernel.explain.guards import readable, recompile_action
+from nbcache.kernel.explain.why import break_action
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge.call_state import State, process_state, seed_all
 from nbcache.torch_bridge.events import graph_break, user_line, with_cells, words_of_break

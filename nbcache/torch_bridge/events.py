@@ -15,8 +15,8 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from nbcache.core.model import Outcome
+from nbcache.core.patches import Intended, Patches
 from nbcache.core.reports import RESUMED
-from nbcache.explain.why import break_action
 from nbcache.kernel.events import (
     INTERRUPTED,
     AutogradLookup,
@@ -26,10 +26,10 @@ from nbcache.kernel.events import (
     SpanEnded,
     SpanStarted,
 )
+from nbcache.kernel.explain.why import break_action
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import frames, gc_pause
 from nbcache.torch_bridge.context import Context
-from nbcache.torch_bridge.patches import Intended, Patches
 
 _restraint = threading.local()
 """`on`: this thread compiles nothing that is not stored."""
@@ -43,7 +43,7 @@ _breaks = threading.local()
 _FOLLOWING = "following a compile"
 _FIRST_OF_TORCH = "torch._utils"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
-_OURS = os.path.dirname(__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _WRAPPERS = os.path.join("torch", "_dynamo", "external_utils.py")
 _FUNCTIONS = (FunctionType, MethodType)
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from nbcache.core.errors import UnsupportedTorch
+from nbcache.core.patches import Patches, check_parameters
 from nbcache.torch_bridge.context import Context
-from nbcache.torch_bridge.patches import Patches, check_parameters
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 _PLACE = re.compile(r"(?:(?P<module>[\w.]+):)?(?P<path>[\w.]+)(?:\((?P<takes>.*)\))?(?P<optional>\?)?")

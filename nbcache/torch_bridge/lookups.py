@@ -15,14 +15,14 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
-from nbcache.explain.components import MOST_CONSTANTS, Components, Named, from_lines, to_text
+from nbcache.core.patches import Patches
 from nbcache.kernel.events import GraphLookup, LookupStarted
+from nbcache.kernel.explain.components import MOST_CONSTANTS, Components, Named, from_lines, to_text
 from nbcache.kernel.reasons import Reason
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import frames
 from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import must_be_stored, stamp, user_line
-from nbcache.torch_bridge.patches import Patches
 
 _FOLLOWING = "following torch's lookups"
 _AUTOCAST = (("autocast_cpu_enabled", "autocast_cpu_dtype"), ("autocast_enabled", "autocast_gpu_dtype"))

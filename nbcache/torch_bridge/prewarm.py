@@ -22,13 +22,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from nbcache.core.patches import Patches
 from nbcache.core.threads import start_thread
 from nbcache.kernel.prewarming import Pause, Slice, Steps
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import gc_pause, gpus
 from nbcache.torch_bridge.context import Context, Traces
-from nbcache.torch_bridge.patches import Patches
-from nbcache.torch_bridge.unnoticed import compile_sample, run_sample, sample_key, sample_steps
+from nbcache.torch_bridge.silent_compile import compile_sample, run_sample, sample_key, sample_steps
 
 _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer

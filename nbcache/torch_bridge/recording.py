@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from nbcache.core.errors import FormatError
 from nbcache.core.model import Artifact
+from nbcache.core.patches import Patches
 from nbcache.kernel.events import ArtifactSeen
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import stamp
-from nbcache.torch_bridge.patches import Patches
 
 T = TypeVar("T")
 

@@ -15,13 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from nbcache.artifacts.compatibility import fitting
 from nbcache.core.cpu_levels import LABEL
 from nbcache.core.errors import ConfigError, NbcacheError, StoreError
 from nbcache.core.model import Environment
-from nbcache.core.settings import Settings
+from nbcache.core.settings import Policy, Settings
 from nbcache.core.text import DOT, counted, size
-from nbcache.core.trust import Keyring, Policy, short
 from nbcache.core.version import __version__
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.kernel.session import Session
@@ -30,9 +28,11 @@ from nbcache.kernel.snapshots import Sharing
 from nbcache.launcher.forked import parent
 from nbcache.launcher.protocol import ordinary
 from nbcache.parts import PARTS
-from nbcache.stores.base import Store
-from nbcache.stores.directory import DirectoryStore
-from nbcache.stores.open import open_shared
+from nbcache.sharing.trust import Keyring, short
+from nbcache.storage.backends.base import Store
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.backends.open import open_shared
+from nbcache.storage.compatibility import fitting
 from nbcache.torch_bridge import TorchBridge, environment, gpus, torch_behavior
 from nbcache.torch_bridge.cache_folder import CacheFolder, refusal, usual_root
 from nbcache.torch_bridge.cache_settings import switched_off

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nbcache.core.trust import spelled
+from nbcache.sharing.trust import spelled
 from support import lab
 from support.people import key_of
 

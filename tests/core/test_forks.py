@@ -16,7 +16,7 @@ from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
-from nbcache.stores.memory import MemoryStore
+from nbcache.storage.backends.memory import MemoryStore
 from nbcache.torch_bridge.gc_pause import HeapAside
 from support.front_door import in_child
 from support.testing import FailingStore, FakeBridge

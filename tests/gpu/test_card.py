@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.core.trust import Keyring
+from nbcache.sharing.trust import Keyring
 from support.doctored import made_on
 from support.front_door import (
     LOAD,

@@ -7,7 +7,7 @@ from nbcache.core.model import Environment, Level, Outcome
 from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
-from nbcache.stores.base import Store
+from nbcache.storage.backends.base import Store
 from support.testing import FakeBridge
 
 HERE = Environment(components({"torch.version": "2.13.0", "cpu.features": "avx2"}))

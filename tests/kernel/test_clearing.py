@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from nbcache.artifacts.manifests import clearing
-from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.key import components
 from nbcache.core.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
-from nbcache.stores.base import Store
-from nbcache.stores.directory import DirectoryStore
-from nbcache.stores.memory import MemoryStore
+from nbcache.storage.backends.base import Store
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.backends.memory import MemoryStore
+from nbcache.storage.manifests import clearing
+from nbcache.storage.store import ArtifactStore
 
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu"}))
 EARLIER = Environment(components({"torch.version": "2.11.0", "device": "cpu"}))

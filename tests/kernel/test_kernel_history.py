@@ -13,9 +13,9 @@ from nbcache.core.errors import StoreFull
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
-from nbcache.snapshots.build import build_snapshot
-from nbcache.snapshots.sources import origin
-from nbcache.stores.directory import DirectoryStore
+from nbcache.sharing.snapshots.build import build_snapshot
+from nbcache.sharing.snapshots.sources import origin
+from nbcache.storage.backends.directory import DirectoryStore
 from support.testing import FailingStore
 
 

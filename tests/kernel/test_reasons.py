@@ -10,7 +10,7 @@ import pytest
 from nbcache.core.key import Component
 from nbcache.core.model import Direction, Environment, GraphSummary, Manifest, Outcome
 from nbcache.core.reports import Cell, GraphRecord
-from nbcache.explain.components import Components, to_text
+from nbcache.kernel.explain.components import Components, to_text
 from nbcache.kernel.reasons import FIRST_TIME, Elsewhere, Miss, unusable, why_missed
 
 CELL = Cell(1, "c1")

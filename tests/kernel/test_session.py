@@ -16,13 +16,13 @@ from kernel.one_kernel import ELSEWHERE, HERE, Kernel
 from nbcache.core.errors import StoreFull, StoreUnavailable
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import Cell
-from nbcache.core.settings import Settings
-from nbcache.core.trust import Keyring, Policy
+from nbcache.core.settings import Policy, Settings
 from nbcache.kernel import tracker
-from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Signer
-from nbcache.stores.directory import DirectoryStore
-from nbcache.stores.memory import MemoryStore
+from nbcache.sharing.live.level import SharedLevel
+from nbcache.sharing.live.signing import Signer
+from nbcache.sharing.trust import Keyring
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.backends.memory import MemoryStore
 from support.testing import FailingStore
 
 

@@ -15,7 +15,7 @@ import nbformat
 import pytest
 from nbclient.exceptions import DeadKernelError
 
-from nbcache.artifacts.encoding import decode_entry, decode_ref
+from nbcache.storage.encoding import decode_entry, decode_ref
 from support.front_door import (
     CALL,
     DEFINE,

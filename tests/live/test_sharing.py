@@ -19,8 +19,8 @@ import nbformat
 import pytest
 
 import nbcache
-from nbcache.artifacts.mega_cache import decode_bundle
-from nbcache.core.trust import spelled
+from nbcache.sharing.trust import spelled
+from nbcache.storage.mega_cache import decode_bundle
 from support.front_door import (
     CALL,
     DEFINE,

@@ -23,7 +23,7 @@ def test_a_function_without_a_trace_is_recorded_again_in_one_of_so_many_kernels(
 ) -> None:
     doctored = """
 import nbcache
-import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
+import nbcache.traces.kernel_traces as kernel_traces
 original = kernel_traces.observe
 def observe(*arguments):
     nbcache.session().notice("watched")
@@ -149,8 +149,8 @@ def results(compile):
 
 FAULTY = """
 import torch
-import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
-import nbcache.torch_bridge.traces.trace_rows as trace_rows
+import nbcache.traces.kernel_traces as kernel_traces
+import nbcache.traces.trace_rows as trace_rows
 import torch._dynamo.convert_frame as convert_frame
 import torch._dynamo.guards as guards
 owner, name = {where}

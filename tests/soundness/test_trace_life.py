@@ -232,7 +232,7 @@ def results(compile):
         return [compile(f)(torch.ones(3))]
 """
 DOCTORED = """
-import nbcache.torch_bridge.traces.kernel_traces as kernel_traces
+import nbcache.traces.kernel_traces as kernel_traces
 from nbcache.core.model import Artifact
 original = kernel_traces.Traces._candidates
 def of_another(self, call):

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from nbcache.core.key import components
 from nbcache.core.model import Environment
-from nbcache.core.trust import Keyring, Policy
-from nbcache.snapshots.build import Draft, Origin, attributed, signed
-from nbcache.snapshots.verify import Received, receive
+from nbcache.core.settings import Policy
+from nbcache.sharing.snapshots.build import Draft, Origin, attributed, signed
+from nbcache.sharing.snapshots.verify import Received, receive
+from nbcache.sharing.trust import Keyring
 
 __all__ = ["made_on", "the_version"]
 

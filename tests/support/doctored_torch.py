@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from nbcache.core.patches import Intended
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
 from nbcache.parts import PARTS, make_bridge
-from nbcache.stores.memory import MemoryStore
+from nbcache.storage.backends.memory import MemoryStore
 from nbcache.torch_bridge import TorchBridge
 from nbcache.torch_bridge.hooks import Hook, Part
-from nbcache.torch_bridge.patches import Intended
 
 DRIVER = "triton.backends.nvidia.driver"
 OF_FUNCTIONS = (classmethod, staticmethod)

@@ -14,14 +14,14 @@ from nbcache.core.key import components
 from nbcache.core.model import Environment, Level, Outcome
 from nbcache.core.reports import Cell, CellReport
 from nbcache.core.settings import Settings
-from nbcache.core.trust import Keyring
 from nbcache.kernel.session import Session
-from nbcache.shared.connection import USUAL, Timings
-from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Signer
-from nbcache.stores.base import Store
-from nbcache.stores.memory import MemoryStore
-from nbcache.stores.open import open_shared
+from nbcache.sharing.live.connection import USUAL, Timings
+from nbcache.sharing.live.level import SharedLevel
+from nbcache.sharing.live.signing import Signer
+from nbcache.sharing.trust import Keyring
+from nbcache.storage.backends.base import Store
+from nbcache.storage.backends.memory import MemoryStore
+from nbcache.storage.backends.open import open_shared
 from support.testing import SECONDS, FakeBridge, at_once
 
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.features": "avx2"}))

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from nbcache.core.model import Environment, Outcome
-from nbcache.core.settings import Settings
-from nbcache.core.trust import Keyring, Policy
+from nbcache.core.settings import Policy, Settings
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
-from nbcache.snapshots.build import Origin
-from nbcache.snapshots.file import SnapshotFile, decode_file, encode_file
-from nbcache.snapshots.sources import beside
-from nbcache.stores.base import Store
-from nbcache.stores.directory import DirectoryStore
+from nbcache.sharing.snapshots.build import Origin
+from nbcache.sharing.snapshots.file import SnapshotFile, decode_file, encode_file
+from nbcache.sharing.snapshots.sources import beside
+from nbcache.sharing.trust import Keyring
+from nbcache.storage.backends.base import Store
+from nbcache.storage.backends.directory import DirectoryStore
 from support.live_kernels import HERE
 from support.testing import FakeBridge
 

@@ -14,7 +14,7 @@ import pytest
 from nbcache.core.model import Environment
 from nbcache.kernel.events import FrameCompiled, GraphLookup, LookupStarted, SpanEnded, SpanStarted
 from nbcache.kernel.prewarming import Steps
-from nbcache.stores.base import Store
+from nbcache.storage.backends.base import Store
 
 if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine

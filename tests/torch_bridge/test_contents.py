@@ -20,7 +20,7 @@ compiled = torch.compile(model)
 x = torch.linspace(0, 1, 64, requires_grad=True)"""
 CALL = "compiled(x, 2).backward()"
 WHOLE = "%nbcache graphs 0/0 --json"
-ROWS = """from nbcache.torch_bridge.contents import contents_of
+ROWS = """from nbcache.torch_bridge.graph_contents import contents_of
 session = nbcache.session()
 whole = [contents_of(graph, session) for graph in session.graphs]
 rows = [[graph.outcome, graph.direction, each.no_guards, each.guards, each.no_code, each.code]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from nbcache.explain.diagnosis import Agreement, Comparison
+from nbcache.kernel.explain.diagnosis import Agreement, Comparison
 from nbcache.torch_bridge.call_state import State, process_state, seed_all
 from nbcache.torch_bridge.diagnosing import (
     Call,

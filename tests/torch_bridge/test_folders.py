@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
+from nbcache.core.patches import Patches
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
-from nbcache.stores.memory import MemoryStore
+from nbcache.storage.backends.memory import MemoryStore
 from nbcache.torch_bridge.cache_folder import (
     OWN,
     CacheFolder,
@@ -29,7 +30,6 @@ from nbcache.torch_bridge.cache_folder import (
     secure,
     usual_root,
 )
-from nbcache.torch_bridge.patches import Patches
 from support.front_door import CALL, DEFINE, LOAD, REPORTS, SET_UP, outcomes, printed, reports
 from support.live_kernels import HERE
 from support.testing import FakeBridge

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbcache.artifacts.compatibility import fitting, scope
 from nbcache.core.errors import CorruptEntry
 from nbcache.core.key import components
 from nbcache.core.model import ArtifactRef, Environment, Manifest
+from nbcache.storage.compatibility import fitting, scope
 from nbcache.torch_bridge.providers.gemm_autotune import decode_times, encode_times
 from support.front_door import LOAD, REPORTS, SESSION, Environ, RunCells, graphs, printed
 

@@ -11,7 +11,7 @@ from support.front_door import LOAD, Environ, RunCells, printed
 pytestmark = pytest.mark.compile
 
 MOVED = """\
-import nbcache.torch_bridge.patches as patches
+import nbcache.core.patches as patches
 check = patches.check_parameters
 def move(moved):
     def checked(original, name, takes):

@@ -13,7 +13,7 @@ import pytest
 
 from nbcache.core.key import components
 from nbcache.core.model import Environment
-from nbcache.core.trust import Keyring
+from nbcache.sharing.trust import Keyring
 from support import nvidia_driver
 from support.doctored import made_on
 from support.front_door import LOAD, RunCells, RunPython, printed, run_interpreter

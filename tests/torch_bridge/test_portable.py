@@ -10,14 +10,14 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from nbcache.artifacts.compatibility import baseline_for, differences, fit_lines, fitting
-from nbcache.artifacts.encoding import unpack
 from nbcache.core.cpu_levels import BASELINES, LABEL, Baseline
 from nbcache.core.errors import ConfigError
 from nbcache.core.key import Difference, components
 from nbcache.core.model import ArtifactRef, Environment, Manifest
-from nbcache.core.settings import Settings
-from nbcache.core.trust import Keyring, Policy
+from nbcache.core.settings import Policy, Settings
+from nbcache.sharing.trust import Keyring
+from nbcache.storage.compatibility import baseline_for, differences, fit_lines, fitting
+from nbcache.storage.encoding import unpack
 from nbcache.torch_bridge import environment
 from nbcache.torch_bridge.portable import chosen
 from support.doctored import the_version
@@ -176,7 +176,7 @@ from nbcache.core.errors import ConfigError
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
 from nbcache.parts import make_bridge
-from nbcache.stores.memory import MemoryStore
+from nbcache.storage.backends.memory import MemoryStore
 
 del torch._inductor.cpp_builder._get_optimization_cflags
 session = Session(Settings(portable="x86-64-v3"), make_bridge(), MemoryStore("store"))

@@ -11,8 +11,8 @@ import nbformat
 import psutil
 import pytest
 
-from nbcache.artifacts.encoding import decode_entry, decode_ref
-from nbcache.stores.directory import DirectoryStore
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.encoding import decode_entry, decode_ref
 from support.front_door import CALL, DEFINE, LOAD, LOG, REPORTS, SESSION, SET_UP, Kernel, RunPython
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("prewarm")]  # for its fixtures
@@ -113,8 +113,8 @@ def test_an_incomplete_sample_is_compiled_again_by_a_process_of_its_own(
     """Graphs and kernels are gone from the store, and what says that they are there is not."""
     forget = """\
 import os
-from nbcache.stores.directory import DirectoryStore
-from nbcache.artifacts.encoding import decode_entry, decode_ref
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.encoding import decode_entry, decode_ref
 store = DirectoryStore(os.environ["NBCACHE_DIR"])
 for key in list(store.keys("ref/")):
     if decode_ref(decode_entry(store.get(key), max_bytes=1 << 20)).type != "probe":
@@ -319,7 +319,7 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from nbcache.kernel.session import Session
 from nbcache.core.settings import Settings
-from nbcache.stores.memory import MemoryStore
+from nbcache.storage.backends.memory import MemoryStore
 from nbcache.parts import make_bridge
 from nbcache.torch_bridge import prewarm
 

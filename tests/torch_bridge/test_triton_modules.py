@@ -20,11 +20,11 @@ import pytest
 
 from nbcache.core.key import components
 from nbcache.core.model import Artifact, Environment
+from nbcache.core.patches import Patches
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
-from nbcache.stores.memory import MemoryStore
+from nbcache.storage.backends.memory import MemoryStore
 from nbcache.torch_bridge.context import Context
-from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers.triton_kernels import MODULE, module_key, provide_modules
 from support.testing import FakeBridge
 

@@ -102,7 +102,7 @@ value.append(repr([session.settings, session.notices]))
 def test_flushing_waits_for_what_connecting_publishes(in_shell, tmp_path):
     waiting_text, shared_text, keys = in_shell(
         f"""
-from nbcache.shared.level import SharedLevel
+from nbcache.sharing.live.level import SharedLevel
 from nbcache.ui.ipython import kernel_verbs
 kernel_verbs._WAIT_SECONDS = 0.05
 session.cache.environment_ready(here)

@@ -21,15 +21,15 @@ import torch.compiler.config
 from nbcache.core.errors import StoreUnavailable
 from nbcache.core.key import components
 from nbcache.core.model import Environment
-from nbcache.core.settings import Settings
-from nbcache.core.trust import Keyring, Policy, short
+from nbcache.core.settings import Policy, Settings
 from nbcache.kernel.prewarming import Slice
 from nbcache.kernel.session import Session
 from nbcache.kernel.snapshots import Sharing
 from nbcache.parts import make_bridge
-from nbcache.stores.base import Store
-from nbcache.stores.directory import DirectoryStore
-from nbcache.stores.memory import MemoryStore
+from nbcache.sharing.trust import Keyring, short
+from nbcache.storage.backends.base import Store
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.backends.memory import MemoryStore
 from nbcache.torch_bridge import environment, gpus
 from nbcache.torch_bridge.gpus import Found, Gpu
 from nbcache.ui import doctor

@@ -11,12 +11,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.key import components
 from nbcache.core.model import Artifact, Direction, Environment, GraphSummary, Manifest, Outcome
 from nbcache.core.reports import Cell
-from nbcache.core.trust import Keyring, spelled
-from nbcache.stores.directory import DirectoryStore
+from nbcache.sharing.trust import Keyring, spelled
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.store import ArtifactStore
 from nbcache.torch_bridge import environment
 from support.people import HOSTILE, Person, hostile_snapshot
 from support.shells import SHELL, value_in_shell

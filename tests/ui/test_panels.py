@@ -16,10 +16,10 @@ from nbcache.core.errors import NbcacheError
 from nbcache.core.key import components
 from nbcache.core.model import Direction, Environment, Level, Outcome
 from nbcache.core.reports import Activity, Cell, Difference, Explanation, GraphContents, GraphRecord
-from nbcache.core.trust import spelled
-from nbcache.explain.plan import Plan
-from nbcache.explain.timeline import CellTimes, KernelRun, Lost, Timeline
-from nbcache.explain.why import explain
+from nbcache.kernel.explain.plan import Plan
+from nbcache.kernel.explain.timeline import CellTimes, KernelRun, Lost, Timeline
+from nbcache.kernel.explain.why import explain
+from nbcache.sharing.trust import spelled
 from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display.panel import SECTIONS, Facts, Now, Stranger, machine_parts, render_panel
 from nbcache.ui.display.reports import render_graph
@@ -528,7 +528,7 @@ def stored():
     return len(session.artifacts.manifests())
 
 def trusted():
-    from nbcache.core.trust import Keyring, spelled
+    from nbcache.sharing.trust import Keyring, spelled
     return [spelled(signer.fingerprint) for signer in Keyring(session.settings.trust_dir).trusted()]
 """
 

@@ -11,10 +11,10 @@ from nbcache.core.key import components
 from nbcache.core.model import Environment
 from nbcache.core.reports import Cell
 from nbcache.core.settings import Settings
-from nbcache.core.trust import Keyring
-from nbcache.shared.level import SharedLevel
-from nbcache.shared.signing import Signer
-from nbcache.stores.open import open_shared
+from nbcache.sharing.live.level import SharedLevel
+from nbcache.sharing.live.signing import Signer
+from nbcache.sharing.trust import Keyring
+from nbcache.storage.backends.open import open_shared
 from nbcache.ui.ipython.kernel_verbs import Planner
 from support.live_kernels import HERE
 from support.people import Person

@@ -8,7 +8,7 @@ from nbcache.core.model import Direction, Level, Outcome
 from nbcache.core.reports import Activity, Cell, CellReport, GraphRecord
 from nbcache.core.text import NOTHING, ago, duration, percent, size
 from nbcache.kernel.prewarming import Pause, Prewarming, Slice
-from nbcache.shared.level import SharedFigures
+from nbcache.sharing.live.level import SharedFigures
 from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import (

@@ -15,15 +15,16 @@ import nbformat
 import pytest
 
 import nbcache.ui
-from nbcache.artifacts.store import ArtifactStore
 from nbcache.core.model import Artifact, Direction, GraphSummary, Manifest, Outcome
 from nbcache.core.reports import Cell
+from nbcache.core.settings import Policy
 from nbcache.core.text import counted
-from nbcache.core.trust import Keyring, Policy, Standing, spelled
-from nbcache.snapshots import in_notebook
-from nbcache.snapshots.sources import destination
-from nbcache.snapshots.verify import receive
-from nbcache.stores.directory import DirectoryStore
+from nbcache.sharing.snapshots import in_notebook
+from nbcache.sharing.snapshots.sources import destination
+from nbcache.sharing.snapshots.verify import receive
+from nbcache.sharing.trust import Keyring, Standing, spelled
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.store import ArtifactStore
 from nbcache.torch_bridge import environment
 from nbcache.ui.display.snapshots import arrival_line, snapshot_lines
 from nbcache.ui.terminal.parser import main

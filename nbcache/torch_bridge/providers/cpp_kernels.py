@@ -18,17 +18,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nbcache.artifacts.types import BUNDLED
 from nbcache.core.files import write_whole
 from nbcache.core.key import components, digest, sha256
 from nbcache.core.model import Artifact
+from nbcache.core.patches import Intended, Patches
 from nbcache.core.threads import renew_in_children
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
+from nbcache.storage.types import BUNDLED
 from nbcache.torch_bridge import frames
 from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.environment import compiler_identity
 from nbcache.torch_bridge.events import must_be_stored, stamp
-from nbcache.torch_bridge.patches import Intended, Patches
 from nbcache.torch_bridge.providers.graphs import being_loaded, is_foreign
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 

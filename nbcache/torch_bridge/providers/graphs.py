@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from nbcache.core.model import Artifact, Level
+from nbcache.core.patches import Patches
 from nbcache.kernel.events import SpanEnded, SpanStarted
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import is_restoring_only, stamp
-from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.recording import loaded, write_for_torch
 
 _PROVIDED = "nbcache_graphs"

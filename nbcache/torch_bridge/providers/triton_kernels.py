@@ -21,15 +21,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nbcache.artifacts.mega_cache import AUTOTUNE_KEY
 from nbcache.core.canonical_json import corrupt, from_json, to_json
 from nbcache.core.files import write_whole
 from nbcache.core.key import components, digest
 from nbcache.core.model import Artifact
+from nbcache.core.patches import Patches
 from nbcache.kernel.events import KernelUsed
+from nbcache.storage.mega_cache import AUTOTUNE_KEY
 from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import stamp
-from nbcache.torch_bridge.patches import Patches
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since, place
 from nbcache.torch_bridge.recording import (
     count_and_record,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nbcache.core.text import NOTHING, counted, duration, one_line, size
-from nbcache.explain.diagnosis import (
+from nbcache.kernel.explain.diagnosis import (
     Agreement,
     Comparison,
     Diagnosis,

@@ -11,9 +11,9 @@ from typing import TypeAlias
 from nbcache.core.model import Environment, Level, Outcome
 from nbcache.core.reports import Activity, GraphRecord
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line
-from nbcache.explain.plan import Plan
-from nbcache.explain.stats import tally
-from nbcache.explain.why import explain
+from nbcache.kernel.explain.plan import Plan
+from nbcache.kernel.explain.stats import tally
+from nbcache.kernel.explain.why import explain
 from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line

@@ -8,11 +8,11 @@ from dataclasses import asdict
 
 from nbcache.core.reports import Activity, CellReport, GraphContents, GraphRecord
 from nbcache.core.text import DOT, NOTHING, counted, one_line, printable, size
-from nbcache.explain.stats import tally
-from nbcache.explain.why import Why
+from nbcache.kernel.explain.stats import tally
+from nbcache.kernel.explain.why import Why
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.kernel.reasons import NOT_STORED
-from nbcache.shared.level import SharedFigures
+from nbcache.sharing.live.level import SharedFigures
 from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display import document as doc
 from nbcache.ui.display import words

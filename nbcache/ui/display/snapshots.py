@@ -7,19 +7,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from nbcache.artifacts import compatibility
-from nbcache.artifacts.compatibility import _LONGEST, baseline_for, fit_lines, fitting
-from nbcache.artifacts.history import asked_for
-from nbcache.artifacts.provenance import Judge, authors
 from nbcache.core.cpu_levels import LABEL
 from nbcache.core.errors import TrustError, Unsigned, UntrustedSigner
 from nbcache.core.key import Difference
 from nbcache.core.model import Environment, GraphSummary, Manifest, Snapshot
+from nbcache.core.settings import Policy
 from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line, size
-from nbcache.core.trust import Policy, admit, says, short, spelled
-from nbcache.snapshots.build import Taken, makers
-from nbcache.snapshots.named import Version
-from nbcache.snapshots.verify import Received, is_vouched, packed_bytes
+from nbcache.sharing.provenance import Judge, authors
+from nbcache.sharing.snapshots.build import Taken, makers
+from nbcache.sharing.snapshots.named import Version
+from nbcache.sharing.snapshots.verify import Received, is_vouched, packed_bytes
+from nbcache.sharing.trust import admit, says, short, spelled
+from nbcache.storage import compatibility
+from nbcache.storage.compatibility import _LONGEST, baseline_for, fit_lines, fitting
+from nbcache.storage.history import asked_for
 
 _MOST_ENVIRONMENTS, _MOST_GRAPHS = 8, 40
 _MOST_NAMED = 3

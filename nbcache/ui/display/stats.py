@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nbcache.core.model import Level
 from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, percent, size
-from nbcache.explain.plan import CellPlan, Plan, Verdict
-from nbcache.explain.stats import Fate, Lifetime, Stats, Tally
-from nbcache.explain.timeline import Timeline
+from nbcache.kernel.explain.plan import CellPlan, Plan, Verdict
+from nbcache.kernel.explain.stats import Fate, Lifetime, Stats, Tally
+from nbcache.kernel.explain.timeline import Timeline
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import code, faint, line
 from nbcache.ui.display.render import Rendered, render

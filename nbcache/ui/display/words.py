@@ -12,10 +12,10 @@ from typing import Any
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import Activity, GraphRecord, cost_of_hit
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent, size
-from nbcache.explain.guards import readable
-from nbcache.explain.timeline import OUTSIDE
+from nbcache.kernel.explain.guards import readable
+from nbcache.kernel.explain.timeline import OUTSIDE
 from nbcache.kernel.prewarming import Prewarming
-from nbcache.shared.level import SharedFigures
+from nbcache.sharing.live.level import SharedFigures
 
 BAR = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
 """The full and the empty part of a bar in HTML."""

@@ -28,9 +28,9 @@ from nbcache.kernel.prewarming import Pause
 from nbcache.kernel.session import Session
 from nbcache.launcher.forked import parent
 from nbcache.parts import make_bridge
-from nbcache.stores.base import Store
-from nbcache.stores.directory import DirectoryStore
-from nbcache.stores.memory import MemoryStore
+from nbcache.storage.backends.base import Store
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.backends.memory import MemoryStore
 from nbcache.ui.ipython.cells import Cells, IdleTime
 from nbcache.ui.ipython.compile_cell import HOOK, CellTransformer, TargetCompiler
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs

@@ -18,41 +18,41 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from nbcache.artifacts import compatibility
-from nbcache.artifacts.compatibility import fitting
-from nbcache.artifacts.history import MAX_RUNS, Run, asked_for, missed_unchanged
-from nbcache.artifacts.manifests import Clearing, union
-from nbcache.artifacts.provenance import Judge
-from nbcache.artifacts.types import type_of
 from nbcache.core import errors, log
 from nbcache.core.errors import ConfigError, FormatError, NbcacheError, SnapshotError, StoreError
 from nbcache.core.files import read
 from nbcache.core.key import sha256
 from nbcache.core.model import Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import CellReport
-from nbcache.core.settings import Settings, torchs_url
+from nbcache.core.settings import Policy, Settings, torchs_url
 from nbcache.core.text import DOT, ago, clean, counted, duration, one_line, redacted, size
 from nbcache.core.threads import start_thread
-from nbcache.core.trust import Keyring, Policy, is_called, short, spelled
-from nbcache.explain.plan import Place, Plan, Unfit, cells_of, planned
-from nbcache.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
-from nbcache.explain.timeline import timeline
+from nbcache.kernel.explain.plan import Place, Plan, Unfit, cells_of, planned
+from nbcache.kernel.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
+from nbcache.kernel.explain.timeline import timeline
 from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
 from nbcache.kernel.shared_client import SharedClient
 from nbcache.kernel.snapshots import Sharing, Stranger, present_cells, usable
 from nbcache.launcher.forked import parent
-from nbcache.shared.level import Publication, SharedLevel
-from nbcache.shared.signing import Signer
-from nbcache.snapshots.build import attributed, makers, signed
-from nbcache.snapshots.in_notebook import MANIFEST_MIME, MIME
-from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, beside, destination, origin
-from nbcache.snapshots.verify import Received, is_vouched
-from nbcache.stores.base import Store
-from nbcache.stores.open import open_shared
+from nbcache.sharing.live.level import Publication, SharedLevel
+from nbcache.sharing.live.signing import Signer
+from nbcache.sharing.provenance import Judge
+from nbcache.sharing.snapshots.build import attributed, makers, signed
+from nbcache.sharing.snapshots.in_notebook import MANIFEST_MIME, MIME
+from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES, beside, destination, origin
+from nbcache.sharing.snapshots.verify import Received, is_vouched
+from nbcache.sharing.trust import Keyring, is_called, short, spelled
+from nbcache.storage import compatibility
+from nbcache.storage.backends.base import Store
+from nbcache.storage.backends.open import open_shared
+from nbcache.storage.compatibility import fitting
+from nbcache.storage.history import MAX_RUNS, Run, asked_for, missed_unchanged
+from nbcache.storage.manifests import Clearing, union
+from nbcache.storage.types import type_of
 from nbcache.torch_bridge import TorchBridge, cache_settings
 from nbcache.torch_bridge.cache_settings import CacheSetting
-from nbcache.torch_bridge.contents import contents_of
+from nbcache.torch_bridge.graph_contents import contents_of
 from nbcache.ui import doctor
 from nbcache.ui.display import panel as pages
 from nbcache.ui.display import snapshots as display

@@ -18,9 +18,9 @@ from IPython.core.error import UsageError
 
 from nbcache.core.errors import NbcacheError
 from nbcache.core.log import logger
+from nbcache.core.settings import Policy
 from nbcache.core.text import DOT, one_line
 from nbcache.core.threads import start_thread
-from nbcache.core.trust import Policy
 from nbcache.ui.display import document as doc
 from nbcache.ui.display import panel as pages
 from nbcache.ui.display.document import faint, line

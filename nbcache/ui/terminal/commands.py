@@ -11,14 +11,14 @@ from nbcache.core.errors import SnapshotError
 from nbcache.core.files import read, update
 from nbcache.core.settings import Settings
 from nbcache.core.text import NOTHING, ago, counted, one_line, size
-from nbcache.core.trust import Keyring
 from nbcache.launcher import kernel_spec
 from nbcache.launcher.protocol import ordinary
-from nbcache.snapshots import in_notebook
-from nbcache.snapshots.build import united
-from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
-from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, beside
-from nbcache.snapshots.verify import receive
+from nbcache.sharing.snapshots import in_notebook
+from nbcache.sharing.snapshots.build import united
+from nbcache.sharing.snapshots.file import MAX_SNAPSHOT_BYTES
+from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES, beside
+from nbcache.sharing.snapshots.verify import receive
+from nbcache.sharing.trust import Keyring
 from nbcache.torch_bridge.portable import chosen
 from nbcache.ui.display.reports import render_checks
 from nbcache.ui.display.words import CheckState, missed_lines

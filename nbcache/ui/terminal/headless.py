@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from nbcache.core.errors import SnapshotError
 from nbcache.core.files import read
 from nbcache.core.text import one_line
-from nbcache.snapshots.in_notebook import decode_notebook
-from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES
+from nbcache.sharing.snapshots.in_notebook import decode_notebook
+from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES
 
 if TYPE_CHECKING:
     from nbclient import NotebookClient

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbcache.artifacts.provenance import Judge
 from nbcache.core.errors import NbcacheError, SnapshotError
 from nbcache.core.files import read
 from nbcache.core.settings import Settings
 from nbcache.core.text import clean
-from nbcache.core.trust import Keyring
-from nbcache.explain.plan import cells_of
-from nbcache.snapshots.sources import MAX_NOTEBOOK_BYTES, versions
-from nbcache.snapshots.verify import Received, receive
+from nbcache.kernel.explain.plan import cells_of
+from nbcache.sharing.provenance import Judge
+from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES, versions
+from nbcache.sharing.snapshots.verify import Received, receive
+from nbcache.sharing.trust import Keyring
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,29 +11,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nbcache.artifacts import mega_cache as mega
-from nbcache.artifacts.compatibility import baseline_for
-from nbcache.artifacts.encoding import unpack
-from nbcache.artifacts.history import asked_for
-from nbcache.artifacts.provenance import Judge
-from nbcache.artifacts.store import ArtifactStore
-from nbcache.artifacts.types import BUNDLED
 from nbcache.core import errors
 from nbcache.core.cpu_levels import Baseline
 from nbcache.core.errors import NbcacheError, SnapshotError, TrustError
 from nbcache.core.files import read, update
 from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest, SnapshotRestored
-from nbcache.core.settings import Settings
+from nbcache.core.settings import Policy, Settings
 from nbcache.core.text import NOTHING, aligned, counted, one_line, size
-from nbcache.core.trust import Keyring, Policy, Standing, TrustedSigner, is_fingerprint, spelled
 from nbcache.kernel.snapshots import present_cells, usable
-from nbcache.shared.gc import MAX_AGE_SECONDS, remove_unused
-from nbcache.snapshots import build
-from nbcache.snapshots.file import MAX_SNAPSHOT_BYTES
-from nbcache.snapshots.named import GRACE_SECONDS, opened
-from nbcache.snapshots.sources import beside, destination, origin, versions, write
-from nbcache.snapshots.verify import Received
-from nbcache.stores.directory import DirectoryStore
+from nbcache.sharing.gc import MAX_AGE_SECONDS, remove_unused
+from nbcache.sharing.provenance import Judge
+from nbcache.sharing.snapshots import build
+from nbcache.sharing.snapshots.file import MAX_SNAPSHOT_BYTES
+from nbcache.sharing.snapshots.named import GRACE_SECONDS, opened
+from nbcache.sharing.snapshots.sources import beside, destination, origin, versions, write
+from nbcache.sharing.snapshots.verify import Received
+from nbcache.sharing.trust import Keyring, Standing, TrustedSigner, is_fingerprint, spelled
+from nbcache.storage import mega_cache as mega
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.compatibility import baseline_for
+from nbcache.storage.encoding import unpack
+from nbcache.storage.history import asked_for
+from nbcache.storage.store import ArtifactStore
+from nbcache.storage.types import BUNDLED
 from nbcache.torch_bridge.portable import chosen
 from nbcache.ui.display import snapshots as display
 from nbcache.ui.terminal.shown import Shown, agree, cell_titles, judge_of, received_from

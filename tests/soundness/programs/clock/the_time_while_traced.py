@@ -1,5 +1,7 @@
 # expect: traced
 import time
+
+
 def f(x):
     now = time.time()
     return x * now, now

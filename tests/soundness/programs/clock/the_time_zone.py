@@ -1,5 +1,7 @@
 # cases: 1
-import os, time
+import os
+import time
+
 os.environ["TZ"] = ("UTC", "Asia/Tokyo")[CASE]
 time.tzset()
 def f(x): return x * (2 + time.timezone / 3600)

@@ -1,6 +1,8 @@
 # data: [1.0, 2.0]
 # expect: adopted
 import dataclasses
+
+
 @dataclasses.dataclass
 class Inner: k: float
 @dataclasses.dataclass

@@ -1,5 +1,7 @@
 # data: [1.0, 2.0]
 import dataclasses
+
+
 @dataclasses.dataclass(frozen=True)
 class Inner: k: float
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,8 @@
 # edit: float, Conf(2) => float, Conf(3)
-import dataclasses, typing
+import dataclasses
+import typing
+
+
 @dataclasses.dataclass(frozen=True)
 class Conf: v: int = 2
 A = typing.Annotated[float, Conf(2)]

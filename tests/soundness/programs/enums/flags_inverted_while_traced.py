@@ -1,5 +1,7 @@
 # insert: ~P.R
 import enum
+
+
 class P(enum.Flag):
     R = 1
     W = 2

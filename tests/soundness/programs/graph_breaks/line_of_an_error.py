@@ -1,5 +1,7 @@
 # edit: print("b") => # one\n    # two\n    print("b")
 import traceback
+
+
 def f(x):
     x = x * 2
     print("b")

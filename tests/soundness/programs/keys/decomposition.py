@@ -5,6 +5,7 @@
 # same: BY => FACTOR
 # same: decomposed => split
 from torch._inductor.decomposition import decompositions
+
 BY = 2.0
 def decomposed(x):
     return x * BY

@@ -1,7 +1,9 @@
 # edit: OP = operator.add => OP = operator.mul
 # edit: OP = operator.add => OP = lambda a, b: a - b
 # edit: 2.0, 3.0 => 2.0, 4.0
-import itertools, operator
+import itertools
+import operator
+
 L = [1.0, 2.0, 3.0]
 OP = operator.add
 def f(x):

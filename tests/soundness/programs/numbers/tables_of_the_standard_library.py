@@ -1,5 +1,7 @@
 # edit: "FOO" => "FOOBAR"
 # insert: calendar.mdays[2] = 40
-import logging, calendar
+import calendar
+import logging
+
 logging.addLevelName(15, "FOO")
 def f(x): return x * len(logging.getLevelName(15)) + calendar.mdays[2]

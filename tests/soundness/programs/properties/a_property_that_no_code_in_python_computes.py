@@ -1,5 +1,7 @@
 # data: [2.0, 3.0]
 import operator
+
+
 class Inner: pass
 class Net:
     k = property(operator.attrgetter("inner.k"))

@@ -1,5 +1,7 @@
 # edit: k: float => z: float
 from typing import Protocol, runtime_checkable
+
+
 class Base(Protocol):
     k: float
 @runtime_checkable

@@ -1,7 +1,10 @@
 # insert: numbers.Number.register(Num)
 # insert: numbers.Complex.register(Num)
 # edit: __len__ => __lenn__
-import numbers, collections.abc
+import collections.abc
+import numbers
+
+
 class Num: pass
 class L:
     def __len__(s): return 1

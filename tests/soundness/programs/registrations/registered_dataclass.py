@@ -1,5 +1,9 @@
 # insert: pytree.register_dataclass(Batch)
-import torch.utils._pytree as pytree, dataclasses
+import dataclasses
+
+import torch.utils._pytree as pytree
+
+
 @dataclasses.dataclass
 class Batch: a: Tensor
 b = Batch(torch.ones(4, 4))

@@ -1,7 +1,10 @@
 # insert: collections.abc.Mapping.register(Other)\nOther.register(Th)
 # insert: collections.abc.Mapping.register(Other)\nSub.register(Th)
 # insert: collections.abc.MutableMapping.register(Other)\nOther.register(Th)
-import abc, collections.abc
+import abc
+import collections.abc
+
+
 class Other(abc.ABC): pass
 class Sub(Other): pass
 class Th: pass

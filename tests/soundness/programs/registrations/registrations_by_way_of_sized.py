@@ -1,6 +1,9 @@
 # insert: collections.abc.Sequence.register(Other)\nOther.register(Th)
 # insert: collections.abc.MutableSequence.register(Other)\nOther.register(Th)
-import abc, collections.abc
+import abc
+import collections.abc
+
+
 class Other(abc.ABC): pass
 class Th: pass
 th = Th()

@@ -2,6 +2,8 @@
 # edit: "b+" => "b"
 # edit: "b+" => "c"
 import re
+
+
 class H:
     pats = {"k": re.compile("a+")}
     def __init__(s): s.own = [re.compile("b+")]

@@ -1,0 +1,191 @@
+"""Explanations of graphs: the outcome and its reason, the cost, and one next action."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nbcache.core.model import Direction, Outcome
+from nbcache.core.reports import RESUMED, Difference, Explanation, GraphRecord, bare_name
+from nbcache.kernel.explain.guards import recompile_action, tells_more
+
+NOTHING_TO_DO = "nothing: where it is stored, the next kernel finds it"
+_STRANGER = "whom you do not trust"
+"""The words in the reason of a miss for a stranger's graph."""
+
+_BREAKS = (
+    ("[Tt]riton|user.defined kernel", "make it a torch.library.triton_op, and call it by wrap_triton"),
+    (r"backward\(\)|Optimizer\.", "compile only the loss: call backward() and the optimizer outside"),
+    (r"torch\.nn\.Parameter\(\)", "make the parameter or the optimizer outside of what is compiled"),
+    ("_local_scalar_dense", "keep it a tensor; draw random numbers by torch.rand in place of NumPy's"),
+    (r"aten\.(equal|allclose)\b", "compare tensors by torch.where, or outside of what is compiled"),
+    ("Dynamic shape", "set torch._dynamo.config.capture_dynamic_output_shape_ops = True, or use torch.where"),
+    ("asks for the value of a tensor|[dD]ata.dependent|generic_jump", "use torch.where or torch.cond"),
+    (r"tolist\(\) with non-integer", "keep it a tensor"),
+    (r"item\(\)|list\(\)|scalar", "keep it a tensor, or set torch._dynamo.config.capture_scalar_outputs"),
+    (r"\bprint\b|\blogging\b", "print after the compiled function, or not at all"),
+    (r"_warnings\.warn`", "warn outside of the compiled function"),
+    ("[Cc]ontext manager|with block", "enter the context around the compiled function"),
+    (r"autograd\.Function", "give it static methods and setup_context, or use torch.library.custom_op"),
+    (r"\bRandom\.\w+", "draw random numbers by torch.rand"),
+    (r"copy\.deepcopy", "copy the tensor by clone()"),
+    (r"graph_break\(\)", "take the call of graph_break() out"),
+    ("[Bb]uilt-?in|C function|skipped|not traceable", "call it outside, or make it a custom operator"),
+    (r"\(\S*In\[.*\]:\d+\)$|:\d+\)$", "move it out of the compiled function"),
+    ("", "move it out of the compiled function; fullgraph=True shows where it is"),
+)
+_TORCHS_BREAK = re.compile(r"graph_break\(\).*[/\\]torch[/\\]\w+[/\\]")
+"""The reason of a graph break that torch has put into its own code, as into its optimizers'."""
+_BYPASSES = (
+    ("does not use torch's caches", "compile with backend='inductor'"),
+    ("cannot tell what this graph depends on", "call plain functions and custom operators only"),
+    ("hook", "register the hook outside of what is compiled"),
+    ("[Tt]riton", "define the kernel in a module, so that its source can be read"),
+    ("[Dd]ynamic|[Ss]ymbolic|[Uu]nbacked", "compile for fixed shapes: dynamic=False"),
+    ("", "nothing: torch does not cache such a graph"),
+)
+_MISSES = (
+    ("^inputs$", "nothing, if the model has changed; else see what the function closes over"),
+    ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
+    ("^(torch|triton|python|device|cpu|compiler)( |$)", "nothing: each environment has its own, stored now"),
+    ("^threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
+    ("", NOTHING_TO_DO),
+)
+"""Advice for a miss, by the first difference, where its values do not matter."""
+_NUMBER = re.compile(r"-?(\d|inf|nan)")
+_NO_CONSTANT = "not a constant"
+_GRAD = ", requires grad"
+_OR_BOTH = "or keep both: each is stored"
+_EACH_VALUE = "nothing: each value has a graph of its own"
+
+
+def next_action(graph: GraphRecord) -> str:
+    """Return one thing to do next about a graph; a clause that begins with a verb."""
+    if graph.graph_break_reason and not _TORCHS_BREAK.search(graph.graph_break_reason):
+        return break_action(graph.graph_break_reason)
+    if graph.recompile_reason and (graph.explanation is None or tells_more(graph.recompile_reason)):
+        return recompile_action(graph.recompile_reason)
+    if graph.explanation is not None:  # which tells more than the guard of the version that came last
+        return _of_miss(graph.explanation.differences)
+    if graph.outcome is Outcome.BYPASS:
+        return _first(_BYPASSES, graph.reason or "")
+    if graph.outcome is Outcome.DISABLED:
+        return "switch the cache on: %nbcache config shows which setting it is"
+    if graph.outcome is Outcome.HIT:
+        return "nothing: it was there"
+    return "trust who signed it: %nbcache trust" if _STRANGER in (graph.reason or "") else NOTHING_TO_DO
+
+
+def break_action(reason: str) -> str:
+    return _first(_BREAKS, reason)
+
+
+def _of_miss(differences: Sequence[Difference]) -> str:
+    first = differences[0]
+    kind, _, name = first.what.partition(" ")
+    if kind == "constant":
+        in_graph = any(difference.what == "constant in the graph" for difference in differences)
+        return _of_constant(name, first, in_graph)
+    if kind in ("parameter", "buffer"):
+        return "nothing, if you have changed the model: each version is stored"
+    if kind == "input":
+        return _of_input(first.before, first.now)
+    if first.what == "sizes" and first.now == "dynamic":
+        return "nothing: it is for more sizes than one now, and the next kernel finds it"
+    return _first(_MISSES, first.what)
+
+
+def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
+    """Return what to do about a constant; `in_graph` tells whether the graph has another one now."""
+    if name.endswith(".training"):
+        return "nothing: train and eval each have a graph of their own"
+    values = [value for value in (first.before, first.now) if value != _NO_CONSTANT]
+    if not values or not all(_NUMBER.match(value) for value in values):
+        return _EACH_VALUE  # a flag, say
+    if first.now == _NO_CONSTANT and not in_graph:
+        return "nothing: it is a variable in this graph, and no other value compiles again"
+    if name.endswith("['lr']") and "param_groups" in name:
+        return "give it to the optimizer as a tensor: lr=torch.tensor(0.001)"
+    if "param_groups" in name:
+        return _EACH_VALUE  # as tensors, most make torch leave the step to Python
+    if "." in name or "[" in name:
+        return f"{_EACH_VALUE}; as a tensor it need not compile again, where it is only calculated with"
+    return "make it a tensor, where it is only calculated with: another value need not compile again"
+
+
+def _of_input(before: str, now: str) -> str:
+    if before.partition(_GRAD)[0] == now.partition(_GRAD)[0]:
+        return f"call x.detach(), {_OR_BOTH}"
+    if before.partition("[")[0] != now.partition("[")[0]:
+        return f"cast it before the call, {_OR_BOTH}"
+    if before.partition(" on ")[2] != now.partition(" on ")[2]:
+        return f"keep it on one device, {_OR_BOTH}"
+    if before.partition("]")[0] == now.partition("]")[0]:
+        return f"call it with tensors laid out alike, such as x.contiguous(), {_OR_BOTH}"
+    if before.partition("]")[0].count(",") != now.partition("]")[0].count(","):
+        return f"call it with as many dimensions each time, {_OR_BOTH}"
+    return "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"
+
+
+def _first(table: tuple[tuple[str, str], ...], text: str) -> str:
+    return next(action for pattern, action in table if re.search(pattern, text))
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    graph: GraphRecord
+    fell_into: int = 1
+    """The graphs of its function, for one call; more than one after graph breaks."""
+
+    @property
+    def explanation(self) -> Explanation | None:
+        return self.graph.explanation
+
+    @property
+    def action(self) -> str:
+        return next_action(self.graph)
+
+    @property
+    def meter(self) -> str:
+        """The versions of its function, and the most that there may be; empty where it was not recompiled."""
+        most, count = self.graph.recompile_limit, self.graph.versions
+        if not self.graph.recompile_reason or not most or not count:
+            return ""
+        return f"{count} of at most {most} versions; after that, calls that fit none of them run eagerly"
+
+    @property
+    def cost(self) -> str:
+        """The cost of a graph break; empty without one."""
+        if not self.graph.graph_break_reason or self.fell_into < 2:
+            return ""
+        parts = f"{self.fell_into} graphs, with Python between them"
+        return f"{self.graph.function.removesuffix(RESUMED)} fell into {parts}: nothing is fused across"
+
+    def to_json(self) -> dict[str, Any]:
+        explanation = self.explanation
+        return {
+            "graph": self.graph.to_json(),
+            "nearest": None if explanation is None else explanation.nearest,
+            "differences": [] if explanation is None else [asdict(part) for part in explanation.differences],
+            "meter": self.meter or None,
+            "fell_into": self.fell_into,
+            "cost": self.cost or None,
+            "action": self.action,
+        }
+
+
+def explain(graphs: Iterable[GraphRecord], known: Iterable[GraphRecord]) -> list[Why]:
+    """Return explanations of `graphs`; `known` are all that this kernel has."""
+    frames: dict[object, set[str]] = defaultdict(set)
+    for graph in known:
+        if graph.direction is not Direction.BACKWARD:
+            frames[_whose(graph)].add(graph.compile_id.partition("/")[0])
+    return [Why(graph, max(1, len(frames[_whose(graph)]))) for graph in graphs]
+
+
+def _whose(graph: GraphRecord) -> object:
+    """Return what the parts of one function share, in one run of a cell."""
+    return bare_name(graph.function), graph.location.rpartition(":")[0], graph.cell

@@ -1,0 +1,132 @@
+"""Answers whether a lookup of an attribute or element would run user code, without running any."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nbcache.keys.fingerprints.objects import dictionary_of
+
+_ABSENT: Any = object()
+_BUILT_IN = (types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType)
+_PLAIN = (
+    types.FunctionType,
+    staticmethod,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    *_BUILT_IN,
+)
+"""Types of class attributes whose lookup runs no Python code."""
+_WRAPPERS = (functools.partial, types.MethodType, staticmethod, classmethod)
+"""Types that wrap another function."""
+
+
+class Running:
+    """Answers which lookups run code objects for which `is_user_code` returns True.
+
+    Answers about classes are cached, so classes must not change while an instance is used.
+    """
+
+    def __init__(self, is_user_code: Callable[[types.CodeType], bool]) -> None:
+        self._is_user_code = is_user_code
+        self._attributes: dict[tuple[type, str], bool | None] = {}
+        self._elements: dict[type, bool] = {}
+
+    def attribute(self, value: Any, name: str) -> bool:
+        """Return whether `value.name` runs user code."""
+        kind = type(value)
+        if issubclass(kind, type):  # `isinstance` would read `value.__class__`
+            return self._attribute_of_class(value, name)
+        key = kind, name
+        if key not in self._attributes:
+            self._attributes[key] = self._attribute_of_instances(kind, name)
+        answer = self._attributes[key]
+        if answer is not None:
+            return answer
+        attributes = dictionary_of(value)
+        if attributes is not None and dict.__contains__(attributes, name):
+            return False
+        raw = _lookup(kind, name)
+        return self._runs_getattr(kind) if raw is _ABSENT else self._runs_getter(raw)
+
+    def element(self, value: Any) -> bool:
+        """Return whether `value[…]` runs user code if the element exists."""
+        kind = type(value)
+        if kind not in self._elements:
+            self._elements[kind] = self._runs(_lookup(kind, "__getitem__"))
+        is_class = issubclass(kind, type) and _lookup(kind, "__getitem__") is _ABSENT
+        return self._elements[kind] or (is_class and self._runs(_lookup(value, "__class_getitem__")))
+
+    @staticmethod
+    def missing(value: Any, key: Any) -> bool:
+        """Return whether `value[key]` calls `__missing__` of a dictionary."""
+        kind = type(value)
+        makes = issubclass(kind, dict) and _lookup(kind, "__missing__") is not _ABSENT
+        return makes and not dict.__contains__(value, key)
+
+    def _attribute_of_instances(self, kind: type, name: str) -> bool | None:
+        """Return whether `.name` runs user code for all instances; None if it depends on the instance."""
+        if self._runs(_lookup(kind, "__getattribute__")):
+            return True
+        raw = _lookup(kind, name)
+        if raw is not _ABSENT and _is_data(raw):
+            return self._runs_getter(raw)
+        if raw is _ABSENT:
+            return None if self._runs_getattr(kind) else False
+        return None if self._runs_getter(raw) else False
+
+    def _attribute_of_class(self, cls: type, name: str) -> bool:
+        meta = type(cls)
+        if self._runs(_lookup(meta, "__getattribute__")):
+            return True
+        of_meta, own = _lookup(meta, name), _lookup(cls, name)
+        if of_meta is not _ABSENT and (own is _ABSENT or _is_data(of_meta)):
+            return self._runs_getter(of_meta)
+        if own is not _ABSENT:
+            return type(own) is not property and self._runs_getter(own)  # a class returns the property itself
+        return self._runs_getattr(meta)
+
+    def _runs_getattr(self, kind: type) -> bool:
+        """Return whether the lookup of a missing attribute runs user code."""
+        return self._runs(_lookup(kind, "__getattr__"))
+
+    def _runs_getter(self, raw: Any) -> bool:
+        """Return whether the lookup of a class attribute runs user code."""
+        kind = type(raw)
+        if kind in _PLAIN:
+            return False
+        if issubclass(kind, property):
+            return self._runs(raw.fget)
+        if issubclass(kind, functools.cached_property):
+            return self._runs(raw.func)
+        if issubclass(kind, classmethod):
+            return self._runs_getter(raw.__func__)
+        get = _lookup(kind, "__get__")
+        return get is not _ABSENT and self._runs(get)
+
+    def _runs(self, function: Any) -> bool:
+        """Return whether a call of a function may run user code."""
+        if function is None or function is _ABSENT:
+            return False
+        while issubclass(kind := type(function), _WRAPPERS):
+            function = function.func if issubclass(kind, functools.partial) else function.__func__
+        if kind is types.FunctionType:
+            return self._is_user_code(function.__code__)
+        return kind not in _BUILT_IN
+
+
+def _lookup(kind: type, name: str) -> Any:
+    """Return the raw attribute of a class or its bases, without its `__get__`."""
+    for base in kind.__mro__:
+        members: Mapping[str, Any] = base.__dict__
+        if name in members:
+            return members[name]
+    return _ABSENT
+
+
+def _is_data(raw: Any) -> bool:
+    """Return whether a class attribute is a data descriptor, which overrides instance attributes."""
+    kind = type(raw)
+    return _lookup(kind, "__set__") is not _ABSENT or _lookup(kind, "__delete__") is not _ABSENT

@@ -1,0 +1,1 @@
+"""Sharing: live between kernels, as snapshots, and whom the user trusts."""

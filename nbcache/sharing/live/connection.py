@@ -1,0 +1,256 @@
+"""A store that others run, as one kernel uses it: what it reads, and what it has written in the background.
+
+A store that fails is left alone for a while, and what was to be written meanwhile waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from nbcache.core.errors import NbcacheError, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+from nbcache.core.log import logger
+from nbcache.core.threads import ForkSafeLock, Worker, renew_in_children, start_thread
+from nbcache.storage.backends.base import Store, batches
+from nbcache.storage.backends.open import leases_of
+
+T = TypeVar("T")
+
+_BATCH = 16
+"""Entries that are read in one round trip: all of them have its deadline."""
+_MOST_PENDING = 256 << 20
+_PROBE = "probe"
+_PROBE_SECONDS = 0.001
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds for which kernels leave a shared store alone, and wait for each other."""
+
+    first_pause: float = 2.0
+    longest_pause: float = 300.0
+    steady: float = 60.0
+    """A store that fails again within this time is left alone for longer."""
+    lease: float = 10.0
+    """After this time without a heartbeat a kernel that compiles counts as dead."""
+    heartbeat: float = 3.0
+    least_expected: float = 5.0
+    usually_expected: float = 60.0
+    most_expected: float = 1800.0
+
+
+USUAL = Timings()
+
+
+@dataclass(slots=True)
+class _Task:
+    write: Callable[[], object]
+    size: int
+    name: str
+    tries: int = _TRIES
+    problem: str = ""
+
+
+class Connection:
+    """Reads a store at once, and writes in the background. Safe to use from any thread.
+
+    After a failure the store is left alone for a while that doubles each time, and a thread asks it. So only
+    the first caller that meets a failure waits for it. A store that is full or a replica is still read. `say`
+    gets one-line notices. Each pause waits for `closed`, which `stop` sets.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        say: Callable[[str], None],
+        timings: Timings = USUAL,
+        closed: threading.Event | None = None,
+    ) -> None:
+        self.store = store
+        self.name = store.name
+        self.say = say
+        self.timings = timings
+        self.leases = leases_of(store)
+        self.failure: StoreError | None = None
+        """Why it is not read, or not written to, now; None where it is both."""
+        self._is_readable = True
+        self._pause = timings.first_pause
+        self._back_at = -timings.steady
+        self._closed = closed or threading.Event()
+        self._worker = Worker(self._failed)
+        self._lock = ForkSafeLock()
+        self._unsent: list[_Task] = []
+        self.pending = 0
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which reads and writes nothing."""
+        self._closed = threading.Event()
+        self._closed.set()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    @property
+    def why_off(self) -> str:
+        return self.failure.what if self.failure else ""
+
+    @property
+    def can_read(self) -> bool:
+        return self._is_readable and not self.closed
+
+    @property
+    def can_write(self) -> bool:
+        return self.failure is None and not self.closed
+
+    def note(self, text: str) -> None:
+        self.say(f"{self.name}: {text}")
+
+    def read(self, action: Callable[[], T]) -> T | None:
+        try:
+            return action() if self.can_read else None
+        except StoreError as error:
+            self.fails(error)
+            return None
+
+    def read_batches(
+        self, keys: Sequence[str], most_bytes: int
+    ) -> Iterator[tuple[Sequence[str], Mapping[str, bytes]]]:
+        """Yield some of `keys`, with their values, for each round trip; until it has read `most_bytes`."""
+        read = 0
+        for batch in batches(keys, _BATCH):
+            if read >= most_bytes or (values := self.read(partial(self.store.get_many, batch))) is None:
+                return
+            read += sum(map(len, values.values()))
+            yield batch, values
+
+    def write(self, size: int, write: Callable[[], object], name: str) -> bool:
+        """Give the worker `write`, which holds `size` bytes, for when the store is on; False if full."""
+        with self._lock:
+            if self.pending + size > _MOST_PENDING:
+                self.note("more waits to be written than is kept; some is not shared")
+                return False
+            self.pending += size
+        self._worker.submit(partial(self._do, _Task(write, size, name)))
+        return True
+
+    def _do(self, task: _Task) -> None:
+        waits = False
+        try:
+            waits = not self._is_written(task) and task.tries > 0
+        finally:
+            with self._lock:
+                if waits:
+                    self._unsent.append(task)
+                else:
+                    self.pending -= task.size
+        if not task.tries:
+            self.note(f"{task.name} could not be written {_TRIES} times, and is not shared: {task.problem}")
+        elif waits and self.can_write:  # it is back just now
+            self._send_again()
+
+    def _is_written(self, task: _Task) -> bool:
+        while task.tries and self.can_write:
+            try:
+                task.write()
+                return True
+            except StoreError as error:
+                self.fails_to_write(error)
+                task.tries, task.problem = task.tries - 1, error.what
+        return False
+
+    def _send_again(self) -> None:
+        with self._lock:
+            unsent, self._unsent = self._unsent, []
+        for task in unsent:
+            self._worker.submit(partial(self._do, task))
+
+    def flush(self, timeout: float | None) -> bool:
+        """Wait until all is written; False where `timeout` seconds were too few, or the store is off."""
+        return self.closed or (self._worker.flush(timeout) and not self._unsent)
+
+    def stop(self) -> None:
+        self._closed.set()
+        self._worker.stop()
+
+    def _try_to_write(self) -> None:
+        """Raise StoreError unless the store can be written to and, on Redis, coordinates kernels."""
+        self.store.put(_PROBE, b"")
+        if self.leases is not None:
+            self.leases.claim(_PROBE, b"", _PROBE_SECONDS)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def fails(self, error: StoreError) -> None:
+        self._turn_off(error, readable=isinstance(error, StoreFull | StoreReadOnly))
+
+    def fails_to_write(self, error: StoreError) -> None:
+        """Stop writing, and reading only where that fails as well; for threads that nobody waits for.
+
+        A store that still reads and writes something else goes on: only the one value was at fault. A part of
+        a store may be away while others answer, so a value is tried again only after a pause.
+        """
+        if not isinstance(error, StoreFull | StoreReadOnly):
+            try:
+                self.store.get(_PROBE)
+            except StoreError as fault:
+                self.fails(fault)
+                return
+            with suppress(StoreError):
+                if not isinstance(error, StoreUnavailable):
+                    self._try_to_write()
+                    return
+        self._turn_off(error, readable=True)
+
+    def ask(self) -> None:
+        if self.failure is not None and not self.closed:
+            self._answers()
+
+    def _turn_off(self, error: StoreError, *, readable: bool) -> None:
+        with self._lock:
+            was_on = self.failure is None
+            if not was_on and (readable or not self._is_readable):
+                return
+            self.failure, self._is_readable = error, readable
+            if was_on and time.monotonic() - self._back_at > self.timings.steady:
+                self._pause = self.timings.first_pause
+        logger.info("a store is left alone for %g s", self._pause, exc_info=error)
+        next_step = f" Next: {error.next_step}." if error.next_step else ""
+        until = "written to until it can be" if readable else "asked until it answers"
+        self.note(f"{error.what}, so it is not {until} again.{next_step}")
+        if was_on and not self.closed:  # else a thread asks already
+            start_thread(self._ask_again, "probe")  # without a thread it stays off
+
+    def _ask_again(self) -> None:
+        while not self._closed.wait(self._pause):
+            self._pause = min(2 * self._pause, self.timings.longest_pause)
+            if self.failure is None or self._answers():
+                return
+
+    def _answers(self) -> bool:
+        """Ask the store, and use it again as far as it answers; return whether it does so in all."""
+        try:
+            self.store.get(_PROBE)
+            self._is_readable = True
+            self._try_to_write()
+        except StoreError:
+            return False
+        with self._lock:
+            was_off, self.failure, self._back_at = self.failure is not None, None, time.monotonic()
+        if was_off:
+            self.say(f"{self.name} answers again")
+            self._send_again()
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, NbcacheError):
+            self.note(f"what was compiled is not shared: {error.with_next_step()}")
+        else:  # a bug of nbcache must be seen
+            self.say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")

@@ -1,0 +1,228 @@
+"""The statement of who compiled an artifact, signed by its maker, that goes wherever the artifact goes.
+
+docs/formats.md has its grammar (version 1, frozen), and docs/snapshots.md ("Who compiled what") the threats,
+and how a statement answers each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from nbcache.core.canonical_json import corrupt, from_json, hex64, to_json
+from nbcache.core.errors import FormatError, TrustError, UntrustedSigner
+from nbcache.core.key import sha256
+from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, GraphSummary, Manifest, Packed, Provenance
+from nbcache.core.settings import Policy
+from nbcache.core.signature import Purpose, Signature
+from nbcache.sharing.trust import Keyring, Standing, admit, short
+from nbcache.storage.compatibility import may_be_for_cpu, scope
+from nbcache.storage.encoding import ref_fields, ref_of
+
+_FORMAT = "nbcache.statement"
+_STANDING_SECONDS = 1.0
+_REMEMBERED = 4096
+_MOST_CHECKED = _REMEMBERED
+"""Each takes a tenth of a millisecond, once."""
+_MOST_WRONG = 16
+"""Wrong signatures are checked again each time; only a deceiver has so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    environment: str
+    without_cpu: str
+    ref: ArtifactRef
+    packed: Packed
+    user: str = ""
+    """By the maker's own account."""
+    host: str = ""
+
+    def encode(self) -> bytes:
+        return to_json(
+            _FORMAT,
+            {
+                **ref_fields(self.ref, provenance=False),
+                "environment": self.environment,
+                "host": self.host,
+                "packed": self.packed.packed_size,
+                "packed_digest": self.packed.packed_digest,
+                "user": self.user,
+                "without_cpu": self.without_cpu,
+            },
+        )
+
+    @classmethod
+    def decode(cls, content: bytes) -> Statement:
+        """Return the statement that `content` holds; raises CorruptEntry or UnsupportedVersion."""
+        fields = from_json(content, _FORMAT)
+        ref = replace(ref_of(fields), provenance=None)
+        return cls(
+            environment=hex64(fields.text("environment")),
+            without_cpu=hex64(fields.text("without_cpu")),
+            ref=ref,
+            packed=Packed(ref.size, fields.integer("packed"), hex64(fields.text("packed_digest"))),
+            user=fields.text("user"),
+            host=fields.text("host"),
+        )
+
+    def signed(self, keyring: Keyring, purpose: Purpose = Purpose.ARTIFACT) -> Provenance:
+        content = self.encode()
+        return Provenance(content, keyring.sign(purpose, content).encode())
+
+
+@lru_cache(_REMEMBERED)
+def verified(provenance: Provenance) -> tuple[Statement, str]:
+    """Return a statement and its signer, trusted or not; raises FormatError or BadSignature."""
+    signer = Signature.signer(provenance.signature, Purpose.ARTIFACT, provenance.statement)
+    return Statement.decode(provenance.statement), signer
+
+
+@lru_cache(_REMEMBERED)
+def signed_by(provenance: Provenance) -> str:
+    """Return the fingerprint of a signer, empty without one; the signature is not checked again."""
+    try:
+        return Signature.decode(provenance.signature).fingerprint
+    except (FormatError, TrustError):
+        return ""
+
+
+def with_makers(manifest: Manifest) -> Manifest:
+    by_digest = {ref.digest: signed_by(ref.provenance) for ref in manifest.artifacts if ref.provenance}
+    by_key = {ref.key: ref.digest for ref in manifest.artifacts}
+
+    def maker_of(graph: GraphSummary) -> str:
+        if graph.key in by_key:
+            return by_digest.get(by_key[graph.key], "")
+        return next((by_digest[digest] for digest in graph.artifacts if digest in by_digest), "")
+
+    return replace(manifest, graphs=tuple(replace(graph, maker=maker_of(graph)) for graph in manifest.graphs))
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    artifacts: int
+    user: str = ""
+    host: str = ""
+
+
+def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
+    """Return for each of `refs` the fingerprint of its maker and their statement of it.
+
+    The fingerprint is empty without a right signature of a statement of this artifact. Beyond a bound on all
+    or on wrong ones signatures are not checked.
+    """
+    by_ref: list[tuple[str, Statement | None]] = []
+    checked = wrong = 0
+    for ref in refs:
+        author: tuple[str, Statement | None] = ("", None)
+        provenance = ref.provenance or UNSIGNED
+        if provenance != UNSIGNED and checked < _MOST_CHECKED and wrong < _MOST_WRONG:
+            checked += 1
+            with suppress(FormatError, TrustError):
+                statement, fingerprint = verified(provenance)
+                author = (fingerprint, statement) if _is_of(statement, ref) else author
+            wrong += author[1] is None
+        by_ref.append(author)
+    return by_ref
+
+
+def made_by(refs: Iterable[ArtifactRef]) -> dict[str, Made]:
+    """Return the makers of `refs` by fingerprint, empty for unsigned artifacts; most first."""
+    makers: dict[str, Made] = {}
+    for fingerprint, statement in authors(ref for ref in refs if ref.provenance is not None):
+        maker = makers.get(fingerprint) or Made(0, *((statement.user, statement.host) if statement else ()))
+        makers[fingerprint] = replace(maker, artifacts=maker.artifacts + 1)
+    return dict(sorted(makers.items(), key=lambda item: -item[1].artifacts))
+
+
+def _is_of(statement: Statement, ref: ArtifactRef) -> bool:
+    return (statement.ref.identity, statement.ref.size) == (ref.identity, ref.size)
+
+
+class Judge:
+    """Judges whose artifacts may be used, by `keyring` and `policy` as they are now. Safe for any thread."""
+
+    def __init__(self, keyring: Callable[[], Keyring], policy: Callable[[], Policy]) -> None:
+        self._keyring = keyring
+        self._policy = policy
+        self._known: dict[str, tuple[float, Standing]] = {}
+
+    def check(self, ref: ArtifactRef, is_bound: Callable[[Statement], bool]) -> None:
+        """Raise FormatError or TrustError unless an artifact from elsewhere may be used.
+
+        Its statement must be of this artifact and, by `is_bound`, for the environment in question, and the
+        policy must admit its signer.
+        """
+        provenance = ref.provenance or UNSIGNED
+        if provenance == UNSIGNED:
+            admit(self._policy(), None)
+            return
+        statement, fingerprint = verified(provenance)
+        if not _is_of(statement, ref) or not is_bound(statement):
+            raise corrupt(
+                "the statement beside an artifact is that of another one, or for another environment"
+            )
+        self._admit(fingerprint)
+
+    def admit_stored(self, ref: ArtifactRef) -> None:
+        """Raise TrustError unless what is stored here may be used: its statement was checked when it came."""
+        if ref.provenance is not None:
+            self._admit(signed_by(ref.provenance))
+
+    def _admit(self, fingerprint: str) -> None:
+        try:
+            admit(self._policy(), self.standing(fingerprint) if fingerprint else None, fingerprint)
+        except UntrustedSigner as error:
+            raise UntrustedSigner(
+                f"{short(fingerprint)}, who compiled it, is not trusted here", next_step=error.next_step
+            ) from None
+
+    def mark(self) -> str:
+        """Return a mark for torch's folder: another one once a signer was removed, and with `trust=off`."""
+        if self._policy() is Policy.OFF:
+            return "-off"
+        try:
+            removed = self._keyring().removed()
+        except TrustError:  # nobody else is trusted, then
+            removed = b"?"
+        return f"-{sha256(removed)[:8]}" if removed else ""
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def name(self, fingerprint: str) -> str:
+        return self._keyring().name(fingerprint)
+
+    def introduce(self, fingerprint: str, user: str = "", host: str = "") -> str:
+        return self._keyring().introduce(fingerprint, user, host)
+
+    def standing(self, fingerprint: str) -> Standing:
+        """Return who a signer is to the user, as of a second ago at most."""
+        now = time.monotonic()
+        if (known := self._known.get(fingerprint)) is not None and now - known[0] < _STANDING_SECONDS:
+            return known[1]
+        standing = self._keyring().standing(fingerprint)
+        self._known[fingerprint] = (now, standing)
+        return standing
+
+
+def statement_of(
+    environment: Environment, ref: ArtifactRef, packed: Packed, user: str, host: str
+) -> Statement:
+    whole, rest = scope(environment, ref.type), scope(environment, ref.type, cpu=False)
+    return Statement(whole, rest, replace(ref, provenance=None), packed, user, host)
+
+
+def is_bound(statement: Statement, environment: Environment) -> bool:
+    """Return whether a statement is for `environment`.
+
+    A graph beside a GPU may be for the CPU or not, and nothing tells: who took the snapshot answers for that.
+    """
+    type = statement.ref.type
+    if statement.environment == scope(environment, type):
+        return True
+    return may_be_for_cpu(type, environment) and statement.without_cpu == scope(environment, type, cpu=False)

@@ -1,0 +1,485 @@
+"""Snapshots in a store, under names that a team chooses: `redis://host/0#team/gpt`.
+
+Keys of the store, below these prefixes, which are no others' (a kernel's local store is no place for them)::
+
+    artifact/<SHA-256 of the value>             one zstd frame, as a snapshot file has it: shared by all
+    snapshot/<name>/<SHA-256 of the value>      a snapshot file without artifacts: manifest and signature
+    doomed/<as below artifact/>                 Unix seconds, as text: since then no snapshot names it
+
+A name is one part of a key: what is not of `a-z 0-9 -` stands as `_` and two hexadecimal digits for each byte
+of its UTF-8, so `team/gpt` as `team_2fgpt`.
+
+A name may have several versions at once. Readers take all, and judge each on its own. A writer merges its own
+versions, puts the missing artifacts, then its version, and deletes those that it has merged: no writer loses
+what another has written, and none waits. The versions of others stay, trusted or not: nobody signs for
+others, and nobody can keep others from a name.
+
+`collect_garbage` removes artifacts that no version names in two runs: the first marks them, one after a grace
+removes them. A writer removes the marks of all that it names, before it looks for artifacts and again once
+its version is written, and then puts what has gone meanwhile. So a named artifact can be lost only if the
+collector halts, between looking at a mark and deleting, for as long as a writer takes for all of that. The
+next snapshot of somebody who has a lost artifact puts it again. A version that lacks an artifact is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from nbcache.core.errors import (
+    BadSignature,
+    ConfigError,
+    CorruptSnapshot,
+    FormatError,
+    MissingArtifact,
+    NbcacheError,
+    SnapshotError,
+    StoreError,
+    UnsupportedVersion,
+    UntrustedSigner,
+)
+from nbcache.core.key import is_sha256, sha256
+from nbcache.core.model import Packed
+from nbcache.sharing.snapshots.build import Draft, Origin, Taken, merge_into_existing, sign
+from nbcache.sharing.snapshots.file import (
+    MAX_ARTIFACTS,
+    MAX_SNAPSHOT_BYTES,
+    SnapshotFile,
+    decode_file,
+    encode_file,
+    refused,
+)
+from nbcache.sharing.snapshots.verify import (
+    Received,
+    is_own,
+    is_vouched,
+    packed_bytes,
+    read_manifest,
+    told,
+    without,
+)
+from nbcache.sharing.trust import Keyring
+from nbcache.storage.backends.base import Store, batches, read_batches
+from nbcache.storage.backends.open import open_store
+from nbcache.storage.encoding import decode_snapshot
+
+_SNAPSHOTS = "snapshot/"
+_LONGEST, _LONGEST_PART = 100, 200
+"""Characters of a name, and of the part of a key that stands for it: filesystems bound that."""
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_ENCODED = re.compile(r"(?:[a-z0-9-]|_[0-9a-f]{2})+", re.ASCII)
+_FILES = (".nbcache", ".ipynb")
+_ARTIFACT, _DOOMED = "artifact/", "doomed/"
+_CONNECT_SECONDS, _SECONDS = 2.0, 20.0
+_BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
+_BATCH_VERSIONS = 16
+_VERSIONS_BYTES = 1 << 28
+_LISTINGS = 5
+"""A writer may replace versions between listing and reading."""
+_ATTEMPTS = 3
+GRACE_SECONDS = 3600.0
+"""Seconds from a mark to the removal: longer than any writer takes."""
+_AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    url: str = field(repr=False)
+    """The store's, which may hold a password."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    name: str
+    key: str
+    received: Received | None
+    problem: NbcacheError | None
+
+    @property
+    def created(self) -> float:
+        return -1.0 if self.received is None else self.received.snapshot.created
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The result of removing artifacts that no snapshot names."""
+
+    removed: int = 0
+    waiting: int = 0
+    due: float | None = None
+    problems: tuple[NbcacheError, ...] = ()
+    """Unreadable versions: while their artifacts are unknown, nothing is removed."""
+
+
+@contextmanager
+def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
+    with closing(open_store(url, connect_timeout=_CONNECT_SECONDS, timeout=_SECONDS)) as store:
+        yield NamedSnapshots(store, keyring)
+
+
+class NamedSnapshots:
+    """The named snapshots of one store. Every method raises StoreError where the store fails."""
+
+    def __init__(self, store: Store, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
+        self.store = store
+        self.name = store.name
+        self._keyring = keyring
+        self._clock = clock
+
+    def where(self, name: str) -> str:
+        return f"{self.name}#{name}"
+
+    def versions(self, name: str | None = None) -> list[Version]:
+        """Return the versions of a name, or of all; newest last, those that cannot be read first."""
+        prefix = _SNAPSHOTS if name is None else _prefix_of(name)
+        found = [self._version(key, value) for key, value in self._values_below(prefix)[0].items()]
+        return sorted(found, key=lambda version: (version.name, version.created, version.key))
+
+    def read_all(self, name: str) -> tuple[list[Received], list[NbcacheError]]:
+        """Return the whole versions of a name, with their artifacts, and what is wrong with others.
+
+        Signatures are checked before artifacts are fetched; the policy does not judge here. SnapshotError
+        without any version.
+        """
+        # A listing may miss a version, and the one that absorbed it meanwhile.
+        versions = self.versions(name) or self.versions(name)
+        if not versions:
+            raise self._absent(name)
+        whole: list[Received] = []
+        problems = [version.problem for version in versions if version.problem is not None]
+        left = MAX_SNAPSHOT_BYTES  # of all strangers together: many versions may name the same artifacts
+        for received in filter(None, (version.received for version in versions)):
+            is_trusted = is_vouched(received.standing)
+            length = 0 if is_trusted else packed_bytes(received.snapshot)
+            try:
+                if length > left:
+                    raise UntrustedSigner(
+                        f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched in "
+                        "all, and a version has more",
+                        where=received.where,
+                        next_step="nbcache ls URL shows who they are; "
+                        "nbcache trust add SIGNER, whom you know",
+                    )
+                left -= length
+                whole.append(self._fetch(received))
+            except StoreError:
+                raise
+            except NbcacheError as error:
+                error.of_trusted = is_trusted
+                problems.append(error)
+        return whole, problems
+
+    def write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
+        """Add what `build` returns to the user's version; SnapshotError where it gets too long."""
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(MissingArtifact, CorruptSnapshot):  # it goes on without what is gone
+                return self._write(name, build, origin)
+        return self._write(name, build, origin)
+
+    def remove(self, name: str, *, all_signers: bool = False) -> tuple[int, int]:
+        """Remove the user's versions, or those of `all_signers`; return how many went and stay."""
+        keys = list(self.store.keys(_prefix_of(name)))
+        if not keys:
+            raise self._absent(name)
+        doomed = keys if all_signers else self._own_keys(name)
+        if not doomed:
+            raise SnapshotError(
+                f"no version of this name is yours: {len(keys)} of others or damaged",
+                where=self.where(name),
+                next_step="--all-signers removes those of others as well",
+            )
+        for key in doomed:
+            self.store.delete(key)
+        return len(doomed), len(keys) - len(doomed)
+
+    def _own_keys(self, name: str) -> list[str]:
+        own = []
+        for key, value in self._values_below(_prefix_of(name))[0].items():
+            with suppress(FormatError):
+                if any(is_own(version, self._keyring) for version in decode_file(value).versions):
+                    own.append(key)
+        return own
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
+        versions = self.versions(name)
+        own: dict[str, Received] = {}
+        gone: set[str] = set()
+        for version in versions:
+            if (received := version.received) is not None and received.is_own:
+                contents = received.snapshot.contents
+                there = self._present(packed.packed_digest for packed in contents.values())
+                lost = {digest for digest, packed in contents.items() if packed.packed_digest not in there}
+                own[version.key] = without(received, lost) if lost else received
+                gone |= lost
+        earlier = list(own.values())
+        draft, changed = merge_into_existing(earlier, build, origin, self._keyring, anew=bool(gone))
+        if packed_bytes(draft.snapshot) > MAX_SNAPSHOT_BYTES:
+            raise SnapshotError(
+                f"this snapshot would take more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
+                where=self.where(name),
+                next_step="choose another name, for some of its notebooks",
+            )
+        self._put_missing(draft, name)
+        if changed:
+            value = encode_file(SnapshotFile([sign(draft.snapshot, self._keyring)], {}))
+            key = _prefix_of(name) + sha256(value)
+            self.store.put(key, value)
+            self._put_missing(draft, name)
+            for absorbed in own.keys() - {key}:
+                self.store.delete(absorbed)
+        missing = len(gone - draft.snapshot.contents.keys())
+        return Taken(self.where(name), draft, b"", changed, missing, len(versions) - len(own))
+
+    def _put_missing(self, draft: Draft, name: str) -> None:
+        """Put those artifacts of a snapshot that are not there; MissingArtifact where one was until now."""
+        contents = draft.snapshot.contents
+        needed = {each.packed_digest: digest for digest, each in contents.items()}
+        for mark in self.store.present(_DOOMED + digest for digest in needed):
+            self.store.delete(mark)
+        gone = needed.keys() - self._present(needed)
+        if any(needed[digest] not in draft.packed for digest in gone):
+            raise self._missing(len(gone), len(needed), self.where(name))
+        for packed_digest in gone:
+            self.store.put(_ARTIFACT + packed_digest, draft.packed[needed[packed_digest]])
+
+    def _present(self, packed_digests: Iterable[str]) -> set[str]:
+        there = self.store.present(_ARTIFACT + digest for digest in packed_digests)
+        return {key.removeprefix(_ARTIFACT) for key in there}
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def _values_below(self, prefix: str) -> tuple[dict[str, bytes], bool]:
+        """Return the values below `prefix`, and whether none was missed; StoreError if there are too many."""
+        values: dict[str, bytes] = {}
+        for _ in range(_LISTINGS):
+            listed = set(self.store.keys(prefix))
+            values = {}
+            length = 0
+            for key, value in read_batches(self.store, listed, _BATCH_VERSIONS):
+                values[key] = value
+                length += len(value)
+                if length > _VERSIONS_BYTES:
+                    raise StoreError(
+                        f"what snapshots hold is described in more than {_VERSIONS_BYTES:,} bytes",
+                        where=self.store.name,
+                        next_step="`nbcache rm URL#NAME --all-signers` removes one that should not be there",
+                    )
+            if values.keys() == listed:
+                return values, True
+        return values, False  # others absorbed them into versions that are not in this listing
+
+    def _version(self, key: str, value: bytes) -> Version:
+        name = _name_of(key)
+        try:
+            _check_digest(key, value)
+            if name is None:
+                raise refused("it has no name that a snapshot can have")
+            return Version(name, key, read_manifest(value, self._keyring, where=self.where(name)), None)
+        except (FormatError, BadSignature) as error:
+            return Version(name or "", key, None, self._with_place(error, key))
+
+    def _fetch(self, received: Received) -> Received:
+        """Return a version with its artifacts; remove damaged ones. MissingArtifact where some are gone."""
+        sizes = {packed.packed_digest: packed.packed_size for packed in received.snapshot.contents.values()}
+        if sum(sizes.values()) > MAX_SNAPSHOT_BYTES or len(sizes) > MAX_ARTIFACTS:
+            raise refused("its artifacts are longer, or more, than a snapshot's may be", received.where)
+        frames: dict[str, bytes] = {}
+        damaged: list[str] = []
+        for batch in _by_size(sizes):
+            for key, value in self.store.get_many(_ARTIFACT + digest for digest in batch).items():
+                digest = key.removeprefix(_ARTIFACT)
+                if sha256(value) == digest:
+                    frames[digest] = value
+                else:
+                    damaged.append(key)
+        if damaged:
+            with suppress(StoreError):
+                for key in damaged:
+                    self.store.delete(key)
+            raise CorruptSnapshot(
+                f"the snapshot is refused whole: {len(damaged)} of its artifacts in the store were not what "
+                "their names say, and are removed",
+                where=received.where,
+                next_step=_AGAIN,
+            )
+        if gone := len(sizes) - len(frames):
+            raise self._missing(gone, len(sizes), received.where)
+        with told(received.where):
+            return received.with_frames(frames)
+
+    def _missing(self, gone: int, every: int, where: str) -> MissingArtifact:
+        return MissingArtifact(
+            f"{gone} of {every} artifacts of this snapshot are not in the store any more",
+            where=where,
+            next_step=_AGAIN,
+        )
+
+    def _absent(self, name: str) -> SnapshotError:
+        return SnapshotError(
+            "there is no snapshot of this name",
+            where=self.where(name),
+            next_step="`nbcache ls URL` lists those that are",
+        )
+
+    def _with_place(self, error: NbcacheError, key: str) -> NbcacheError:
+        name = _name_of(key)
+        error.where = self.where(name or key)
+        if not isinstance(error, UnsupportedVersion):
+            error.next_step = "nbcache rm --all-signers removes all versions of this name; then take it again"
+        return error
+
+    # --- removing what no snapshot names --------------------------------------------------------
+
+    def collect_garbage(self, grace: float = GRACE_SECONDS) -> Collected:
+        """Mark the artifacts that no snapshot names; remove those that were marked `grace` seconds ago.
+
+        Nothing is removed while a version cannot be read, since its artifacts are unknown. ConfigError for a
+        kernel's local store, which names artifacts in another way.
+        """
+        if next(iter(self.store.keys("ref/")), None) is not None:
+            raise ConfigError(
+                "this is the local store of kernels, which keeps its bound by itself",
+                where=self.store.name,
+                next_step="name the store that snapshots were put into",
+            )
+        present = self._digests(_ARTIFACT)  # before versions: what is put later is not looked at
+        marks = self._marks(self._digests(_DOOMED))
+        named, problems = self._read_names()
+        if problems:
+            return Collected(waiting=len(marks), problems=tuple(problems))
+        now = self._clock()
+        unnamed = present - named
+        for digest in marks.keys() - unnamed:
+            self.store.delete(_DOOMED + digest)
+        for digest in unnamed:
+            if marks.get(digest, now + 1) > now:  # of another clock, if it is from the future
+                self.store.put(_DOOMED + digest, repr(now).encode())
+        marks = {digest: min(marks.get(digest, now), now) for digest in unnamed}
+        due = {digest for digest, marked in marks.items() if marked + grace <= now}
+        if due:  # a writer that was there before our marks did not see them, but its version is there now
+            named, problems = self._read_names()
+            if problems:
+                return Collected(waiting=len(marks), problems=tuple(problems))
+            marks = {digest: marked for digest, marked in marks.items() if digest not in named}
+        removed = 0
+        for batch in batches(sorted(due & marks.keys()), _BATCH_KEYS):
+            for digest, marked in self._marks(batch).items():
+                if marked + grace <= now:
+                    self.store.delete(_ARTIFACT + digest)
+                    self.store.delete(_DOOMED + digest)
+                    del marks[digest]
+                    removed += 1
+        return Collected(removed, len(marks), min(marks.values()) + grace if marks else None)
+
+    def _digests(self, prefix: str) -> set[str]:
+        found = (key.removeprefix(prefix) for key in self.store.keys(prefix))
+        return {digest for digest in found if is_sha256(digest)}
+
+    def _marks(self, digests: Iterable[str]) -> dict[str, float]:
+        """Return since when artifacts are marked, in Unix seconds; what is no number is as new as can be."""
+        marks: dict[str, float] = {}
+        for key, value in read_batches(self.store, map(_DOOMED.__add__, digests), _BATCH_KEYS):
+            match = re.fullmatch(rb"\d{1,15}(\.\d+)?", value)
+            marks[key.removeprefix(_DOOMED)] = float(value) if match else float("inf")
+        return marks
+
+    def _read_names(self) -> tuple[set[str], list[NbcacheError]]:
+        """Return the artifacts that versions name, whoever signed them, and what is wrong with versions."""
+        values, complete = self._values_below(_SNAPSHOTS)
+        named: set[str] = set()
+        problems: list[NbcacheError] = []
+        for key, value in values.items():
+            try:
+                _check_digest(key, value)
+                for version in decode_file(value).versions:
+                    contents = decode_snapshot(version.manifest).contents
+                    named.update(each.packed_digest for each in contents.values())
+            except NbcacheError as error:
+                problems.append(self._with_place(error, key))
+        if not complete:
+            problems.append(
+                SnapshotError(
+                    "snapshots were being written all the while",
+                    where=self.store.name,
+                    next_step="run it again",
+                )
+            )
+        return named, problems
+
+
+def _check_digest(key: str, value: bytes) -> None:
+    if sha256(value) != key.rpartition("/")[2]:
+        raise refused("its manifest does not have the digest that it is named by")
+
+
+def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    length = 0
+    for digest, size in sizes.items():
+        if batch and (length + size > _BATCH_BYTES or len(batch) == _BATCH_KEYS):
+            yield batch
+            batch, length = [], 0
+        batch.append(digest)
+        length += size
+    if batch:
+        yield batch
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def place(text: str) -> Place | None:
+    """Return the store and name in `URL#NAME`, None for files and the web; ConfigError quotes no URL."""
+    url, separator, name = text.rpartition("#")
+    if text.startswith(("https://", "http://")):
+        return None
+    if not separator:
+        if "://" not in text:
+            return None
+        raise _no_name("the URL of a store names no snapshot in it")
+    if "://" not in url and (text.endswith(_FILES) or os.path.exists(os.path.expanduser(text))):
+        return None
+    if "://" in url and "@" in name and "@" not in url:  # redis://:pass#word@host/0
+        raise _no_name("after the '#' of a store's URL stands an '@': in a password a '#' is written %23")
+    if not name.isprintable() or not all(name.split("/")):
+        raise _no_name("what is after '#' is no name: parts, joined by '/', of characters that can be seen")
+    if len(name) > _LONGEST or len(_encode(name)) > _LONGEST_PART:
+        raise _no_name(
+            f"a snapshot's name is too long: {_LONGEST} characters at most, and {_LONGEST_PART} where all "
+            "but a-z, 0-9 and - count three times or more"
+        )
+    return Place(url, name)
+
+
+def _no_name(what: str) -> ConfigError:
+    return ConfigError(
+        what, next_step="write URL#NAME, as in redis://host/0#team/gpt; `nbcache ls URL` lists them"
+    )
+
+
+def _name_of(key: str) -> str | None:
+    """Return the name that a version's key holds; None where it holds none that a writer would make."""
+    match key.split("/"):
+        case ["snapshot", part, _] if _ENCODED.fullmatch(part):
+            data = re.sub(rb"_(..)", lambda each: bytes.fromhex(each[1].decode()), part.encode())
+            name = data.decode(errors="replace")
+            return name if _encode(name) == part else None
+    return None
+
+
+def _encode(name: str) -> str:
+    return "".join(
+        character if character in _PLAIN else "".join(f"_{byte:02x}" for byte in character.encode())
+        for character in name
+    )
+
+
+def _prefix_of(name: str) -> str:
+    return f"{_SNAPSHOTS}{_encode(name)}/"

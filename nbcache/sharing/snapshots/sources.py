@@ -1,0 +1,195 @@
+"""The places of snapshots: a file, a notebook, a name in a store, a web address."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import TypeAlias
+
+from nbcache.core.errors import ConfigError, NbcacheError, SnapshotError
+from nbcache.core.files import read, update
+from nbcache.core.key import sha256
+from nbcache.core.model import Manifest, Packed
+from nbcache.core.settings import Settings
+from nbcache.core.text import redacted
+from nbcache.core.threads import within
+from nbcache.core.version import __version__
+from nbcache.sharing.snapshots import in_notebook
+from nbcache.sharing.snapshots.build import Draft, Origin, Taken, added
+from nbcache.sharing.snapshots.file import MAX_SNAPSHOT_BYTES
+from nbcache.sharing.snapshots.named import Place, opened, place
+from nbcache.sharing.snapshots.verify import Received, judged_file
+from nbcache.sharing.trust import Keyring
+
+MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
+_SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
+_CHUNK_BYTES = 1 << 20
+_MOST_FILES = 100
+
+
+def beside(notebook: Path) -> Path:
+    return notebook.with_suffix(".nbcache")
+
+
+Versions: TypeAlias = tuple[list[Received], list[NbcacheError]]
+"""Whole versions of snapshots, each once, whoever signed them; and what is wrong with others."""
+
+
+def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
+    """Return the versions of the snapshots at `source`: a file, a notebook, a URL, a name in a store.
+
+    A notebook's are those that it carries, and the one beside it. NbcacheError where there is nothing. In a
+    store, the signature is checked before anything else of a version is fetched.
+    """
+    path = _located(source)
+    if isinstance(path, str):  # a web address
+        return _judge_files([(_fetch(path), redacted(path))], keyring)
+    if isinstance(path, Place):
+        with opened(path.url, keyring) as snapshots:
+            return snapshots.read_all(path.name)
+    if path.suffix != ".ipynb":
+        return _judge_files([(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], keyring)
+    unsaved = not path.exists() and beside(path).exists()
+    found, problems = of_notebook(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES), keyring)
+    if not found and not problems:
+        raise SnapshotError(
+            "there is no snapshot in this notebook, nor beside it",
+            where=str(path),
+            next_step="`%nbcache snapshot` in the notebook takes one",
+        )
+    return found, problems
+
+
+def _judge_files(files: Sequence[tuple[bytes, str]], keyring: Keyring) -> Versions:
+    found: dict[str, Received] = {}
+    problems: list[NbcacheError] = []
+    for data, where in files:
+        try:
+            of_file, wrong = judged_file(data, keyring, where=where)
+            for received in of_file:
+                found.setdefault(received.version, received)
+            problems += wrong
+        except NbcacheError as error:
+            problems.append(error)
+    return [*found.values()], problems
+
+
+def destination(dest: str | os.PathLike[str]) -> Path | Place:
+    target = _located(dest)
+    if isinstance(target, str):
+        raise ConfigError(
+            "a snapshot cannot be put at a web address",
+            where=redacted(target),
+            next_step="name a file, or URL#NAME in a store, as in redis://host/0#team/gpt",
+        )
+    return target
+
+
+def write(
+    target: Path | Place,
+    build: Callable[[Mapping[str, Packed]], Draft],
+    origin: Origin,
+    keyring: Keyring,
+    current: Callable[[Manifest], Manifest] | None = None,
+) -> Taken:
+    """Add what `build` returns to the user's version at `target`; a file keeps what `current` returns."""
+    if isinstance(target, Place):
+        with opened(target.url, keyring) as snapshots:
+            return snapshots.write(target.name, build, origin)
+    taken: list[Taken] = []
+
+    def change(before: bytes | None) -> bytes:
+        taken.append(added(before, build, origin, keyring, where=str(target), current=current))
+        return taken[-1].data
+
+    update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
+    return taken[-1]
+
+
+def of_notebook(notebook: Path, data: bytes, keyring: Keyring) -> Versions:
+    """Return the versions in a notebook's bytes, and in the file beside it or named by an output."""
+    inside, broken = in_notebook.carried(data)
+    files = [(snapshot, str(notebook)) for snapshot in inside]
+    problems: list[NbcacheError] = [*broken]
+    near = beside(notebook)
+    if near.exists():
+        try:
+            files.append((read(near, max_bytes=MAX_SNAPSHOT_BYTES), str(near)))
+        except NbcacheError as error:
+            problems.append(error)
+    elif wanted := in_notebook.referred(data):
+        left = MAX_SNAPSHOT_BYTES
+        for file in sorted(notebook.parent.glob("*.nbcache"))[:_MOST_FILES]:
+            with suppress(SnapshotError):
+                content = read(file, max_bytes=left)
+                left -= len(content)
+                if sha256(content) in wanted:
+                    files.append((content, str(file)))
+    whole, wrong = _judge_files(files, keyring)
+    return whole, problems + wrong
+
+
+def _located(source: str | os.PathLike[str]) -> str | Place | Path:
+    if isinstance(source, str):
+        if source.startswith(("https://", "http://")):
+            return source
+        if (named := place(source)) is not None:
+            return named
+    try:
+        return Path(source).expanduser()
+    except RuntimeError as error:  # `~somebody` who is nobody here
+        raise SnapshotError(f"the path cannot be used: {error}", where=os.fspath(source)) from error
+
+
+def origin(notebook: str, settings: Settings) -> Origin:
+    user = host = ""
+    if settings.tell_origin:
+        host = platform.node()
+        with suppress(KeyError, ModuleNotFoundError, OSError):  # users without names, as in some containers
+            user = getpass.getuser()
+    return Origin(notebook, time.time(), f"nbcache {__version__}", user, host)
+
+
+def _fetch(url: str) -> bytes:
+    """Return what is at a URL; SnapshotError where it is too long, or takes more than `_DOWNLOAD_SECONDS`."""
+    download = partial(_download, url, time.monotonic() + _DOWNLOAD_SECONDS)
+    try:
+        # A thread, because looking the name up has no time-out, and a server may drip its headers as well.
+        return within(_DOWNLOAD_SECONDS, download, "fetch")
+    except (OSError, HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error) or f"not whole after {_DOWNLOAD_SECONDS:g} s"
+        raise SnapshotError(
+            f"the snapshot cannot be fetched: {str(reason)[:_LONGEST_REASON]}",
+            where=redacted(url),
+            next_step="check the URL, or download the file",
+        ) from error
+
+
+def _download(url: str, deadline: float) -> bytes:
+    with urllib.request.urlopen(url, timeout=_SILENT_SECONDS) as answer:
+        if not isinstance(answer, HTTPResponse):
+            raise ValueError("it leads away from the web")
+        expected = answer.length
+        if expected is not None and expected > MAX_SNAPSHOT_BYTES:
+            raise ValueError(f"it has {expected:,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")
+        data = bytearray()
+        while chunk := answer.read1(_CHUNK_BYTES):  # `read` would wait until a chunk is full
+            data += chunk
+            if len(data) > MAX_SNAPSHOT_BYTES:
+                raise ValueError(f"it has more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read")
+            if time.monotonic() > deadline:
+                raise TimeoutError
+    if expected is not None and len(data) < expected:
+        raise ValueError(f"the connection ended after {len(data):,} of {expected:,} bytes")
+    return bytes(data)
+
+
+_LONGEST_REASON = 200

@@ -1,0 +1,209 @@
+"""Checks of a received snapshot: length, digests, signature, policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nbcache.core.errors import CorruptEntry, FormatError, NbcacheError, TrustError, UntrustedSigner
+from nbcache.core.key import sha256
+from nbcache.core.model import MAX_CONTENT_BYTES, Manifest, Snapshot
+from nbcache.core.settings import Policy
+from nbcache.core.signature import Purpose, Signature
+from nbcache.sharing.snapshots.file import Signed, SnapshotFile, decode_file, refused
+from nbcache.sharing.trust import Keyring, Standing, admit, spelled
+from nbcache.storage.encoding import MAX_RATIO, decode_snapshot, is_bomb, unpack
+from nbcache.storage.manifests import MAX_MANIFEST_ARTIFACTS, union
+
+_MAX_MANIFEST_BYTES = 64 << 20
+_MAX_STRANGERS_BYTES = 8 << 20
+"""The most for all manifests of a file: reading them takes time that nobody has agreed to yet."""
+MAX_ENVIRONMENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A snapshot whose lengths, digests and signature are right. Whose it is, the policy judges."""
+
+    snapshot: Snapshot
+    where: str
+    signer: str = ""
+    standing: Standing | None = None
+    version: str = ""
+    """Digest of its manifest and signature."""
+    _packed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.where if "#" in self.where else Path(self.where).name
+
+    @property
+    def is_own(self) -> bool:
+        return self.standing is Standing.OWN
+
+    def with_frames(self, frames: Mapping[str, bytes]) -> Received:
+        """Return the version with its frames, by their checked digests; CorruptSnapshot if one is wrong."""
+        packed = {}
+        for digest, expected in self.snapshot.contents.items():
+            frame = frames.get(expected.packed_digest)
+            if frame is None or len(frame) != expected.packed_size:
+                raise refused(f"the artifact {digest[:16]} is missing, or not what the manifest says")
+            packed[digest] = frame
+        return replace(self, _packed=packed)
+
+    def unlock(self, policy: Policy) -> Mapping[str, bytes]:
+        """Return compressed artifacts by digest of their content; TrustError where `policy` forbids them."""
+        try:
+            admit(policy, self.standing, self.signer)
+        except NbcacheError as error:
+            error.where = self.where
+            raise
+        return self._packed
+
+    def unpack_all(self, policy: Policy) -> None:
+        """Check all contents against their digests; CorruptSnapshot, or TrustError as `unlock`."""
+        packed = self.unlock(policy)
+        for digest, each in self.snapshot.contents.items():
+            try:
+                unpack(packed[digest], size=each.size, digest=digest)
+            except CorruptEntry as error:
+                raise refused(error.what, self.where) from error
+
+
+def receive(data: bytes, keyring: Keyring, *, where: str) -> list[Received]:
+    """Return the checked versions in `data`, locked and packed; an NbcacheError where none is whole."""
+    found, problems = judged_file(data, keyring, where=where)
+    if not found:
+        raise problems[0]
+    return found
+
+
+def judged_file(data: bytes, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
+    """Return the same, and what is wrong with the other versions; CorruptSnapshot where it is no snapshot."""
+    with told(where):
+        file = decode_file(data)
+    return judged(file, keyring, where=where)
+
+
+def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
+    """Return the whole versions in a file, and what is wrong with others; CorruptSnapshot if any strays."""
+    found: list[Received] = []
+    problems: list[NbcacheError] = []
+    with told(where):
+        sound = {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
+    left = _MAX_STRANGERS_BYTES
+    named: set[str] = set()
+    for version in file.versions:
+        standing = None
+        try:
+            with told(where):
+                signer, standing = _signer(version, keyring)
+                most = left
+                if not is_vouched(standing) and len(version.manifest) <= left:
+                    left -= len(version.manifest)  # whether it turns out to be one or not
+                received = _read(version, where, signer, standing, most).with_frames(sound)
+        except NbcacheError as error:
+            error.of_trusted = is_vouched(standing)
+            problems.append(error)
+        else:
+            named |= {each.packed_digest for each in received.snapshot.contents.values()}
+            found.append(received)
+    if not problems and named != file.packed.keys():
+        raise refused("it holds other artifacts than its manifests name", where)
+    return found, problems
+
+
+def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
+    """Return what a snapshot file without artifacts says, checked as `receive` does; it unlocks nothing."""
+    with told(where):
+        file = decode_file(data)
+        if file.packed or len(file.versions) != 1:
+            raise refused("it holds artifacts or versions where only a manifest belongs")
+        version = file.versions[0]
+        return _read(version, where, *_signer(version, keyring), _MAX_STRANGERS_BYTES)
+
+
+def packed_bytes(snapshot: Snapshot) -> int:
+    return sum(packed.packed_size for packed in snapshot.contents.values())
+
+
+def without(received: Received, gone: Collection[str]) -> Received:
+    """Return `received` as if it had never named the contents `gone`, by their digests."""
+
+    def left(manifest: Manifest) -> Manifest:
+        return replace(manifest, artifacts=tuple(ref for ref in manifest.artifacts if ref.digest not in gone))
+
+    return replace(received, snapshot=selected(received.snapshot, left))
+
+
+def selected(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> Snapshot:
+    """Return what `select` returns of each manifest; those without artifacts, and other contents, go."""
+    chosen = [union(manifest.environment, "", [select(manifest)]) for manifest in snapshot.manifests]
+    manifests = tuple(manifest for manifest in chosen if manifest.artifacts)
+    named = {digest for manifest in manifests for digest in manifest.digests}
+    contents = {digest: packed for digest, packed in snapshot.contents.items() if digest in named}
+    return replace(snapshot, manifests=manifests, contents=contents)
+
+
+@contextmanager
+def told(where: str) -> Iterator[None]:
+    try:
+        yield
+    except CorruptEntry as error:
+        raise refused(error.what, where) from error
+    except NbcacheError as error:
+        error.where = where
+        raise
+
+
+def _signer(version: Signed, keyring: Keyring) -> tuple[str, Standing | None]:
+    if version.signature is None:
+        return "", None
+    signer = Signature.signer(version.signature, Purpose.SNAPSHOT, version.manifest)
+    return signer, keyring.standing(signer)
+
+
+def _read(
+    version: Signed, where: str, signer: str, standing: Standing | None, most_of_strangers: int
+) -> Received:
+    size = len(version.manifest)
+    if is_vouched(standing):
+        if size > _MAX_MANIFEST_BYTES:
+            raise refused(f"its manifest has {size:,} bytes")
+    elif size > most_of_strangers:
+        raise UntrustedSigner(
+            f"its manifest has {size:,} bytes, and of signers who are not trusted here "
+            f"{_MAX_STRANGERS_BYTES:,} are read of one file",
+            next_step=f"if you know whose it is: %nbcache trust add {spelled(signer)}"
+            if signer
+            else "have it signed by who made it",
+        )
+    snapshot = decode_snapshot(version.manifest)
+    check(snapshot)
+    return Received(snapshot, where, signer, standing, version.digest)
+
+
+def is_own(version: Signed, keyring: Keyring) -> bool:
+    try:
+        return _signer(version, keyring)[1] is Standing.OWN
+    except (TrustError, FormatError):
+        return False
+
+
+def is_vouched(standing: Standing | None) -> bool:
+    return standing in (Standing.OWN, Standing.TRUSTED)
+
+
+def check(snapshot: Snapshot) -> None:
+    if len(snapshot.manifests) > MAX_ENVIRONMENTS or any(
+        max(len(manifest.artifacts), len(manifest.graphs)) > MAX_MANIFEST_ARTIFACTS
+        for manifest in snapshot.manifests
+    ):
+        raise refused("it names more artifacts than a snapshot may")
+    if sum(each.size for each in snapshot.contents.values()) > MAX_CONTENT_BYTES:
+        raise refused("its artifacts are longer than a snapshot's may be")
+    for digest, expected in snapshot.contents.items():
+        if is_bomb(expected.size, expected.packed_size):
+            raise refused(f"the artifact {digest[:16]} would be more than {MAX_RATIO} times its bytes")

@@ -1,0 +1,259 @@
+"""A store on whatever fsspec opens: a folder that several people share, `s3://`, `gs://`, `hf://`,
+`memory://`.
+
+Below the store's URL or path `v1/<key>` is a value. In a folder, `v1/.tmp/` has files being written, which
+are renamed to where they belong. So a put is atomic there, and where a service takes an object whole.
+Elsewhere (`ftp://`) a reader may see the beginning of a value; entries are verified when they are read.
+
+In a folder only regular files are values, reached by no link: others can put anything there. Nor is anything
+written or removed through a link. A chain of services (`simplecache::file://`) would do so, and is refused.
+One `get_many` reads no more bytes than one value may have. The rest is absent, as is a longer value.
+
+fsspec has no timeouts: each service has its defaults, and a network folder may hang for as long as its server
+does. Whoever must not wait asks from a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nbcache.core.errors import ConfigError, StoreError, StoreUnavailable
+from nbcache.core.files import write_whole
+from nbcache.core.text import redacted
+from nbcache.core.threads import ForkSafeLock, renew_in_children
+from nbcache.storage.backends.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
+from nbcache.storage.backends.plain_files import (
+    LinkInTheWay,
+    files_below,
+    folder_of,
+    is_absence,
+    is_plain,
+    read_plain,
+    remove_abandoned,
+    store_error,
+)
+
+PLACES = (
+    "give a path, or a URL: redis://, rediss://, redis+cluster://, rediss+cluster://, redis+sentinel://, "
+    "rediss+sentinel://, file://, s3://, gs://, hf://, memory://, or what else fsspec opens"
+)
+_VERSION = "v1"
+_TEMPORARY = ".tmp"
+_AT_ONCE = 16
+
+
+class FilesystemStore:
+    """Values in files or objects that others may read and write too, below `url`, which may be a path.
+
+    Raises ConfigError where fsspec cannot open such URLs. In a folder, a value has the folder's permissions.
+    """
+
+    read_only = False  # only a write finds that out
+
+    def __init__(self, url: str | os.PathLike[str]):
+        text = os.fspath(url)
+        # Absolute, since a cell may change the working directory.
+        self._url = text if "://" in text else str(Path(text).absolute())
+        self.name = redacted(self._url)
+        _check(self._url)
+        self._open: tuple[Any, str] | None = None
+        self._looked_for_abandoned = False
+        self._lock = ForkSafeLock()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Go on in a forked child, which lacks the threads that most of fsspec's services have."""
+        self._open = None
+
+    def get(self, key: str) -> bytes | None:
+        return self.get_many([key]).get(key)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
+        wanted = [check_key(key) for key in dict.fromkeys(keys)]
+        with self._errors("cannot be read"):
+            fs, root = self._connect()
+            if not _is_folder(fs):
+                return self._read_objects(fs, root, wanted)
+            found: dict[str, bytes] = {}
+            left = MAX_VALUE_BYTES
+            for key in wanted:
+                content = read_plain(*_below(root, key), max_bytes=left)
+                if content is not None:
+                    found[key] = content
+                    left -= len(content)
+            return found
+
+    def _read_objects(self, fs: Any, root: str, keys: list[str]) -> dict[str, bytes]:
+        """Return the objects whose lengths, asked for first, sum up to one value's; no byte more is read."""
+        left = MAX_VALUE_BYTES
+        lengths: dict[str, int] = {}
+        for key, length in self._lengths(fs, root, keys).items():
+            if length <= left:
+                lengths[key] = length
+                left -= length
+        found = {key: b"" for key, length in lengths.items() if not length}  # some have no part of it
+        parts = [(key, length) for key, length in lengths.items() if length]
+        paths, ends = [f"{root}/{key}" for key, _ in parts], [length + 1 for _, length in parts]
+        answers = fs.cat_ranges(paths, [0] * len(paths), ends, on_error="return") if paths else []
+        for (key, length), answer in zip(parts, answers, strict=True):
+            if isinstance(answer, Exception) and not is_absence(answer):
+                raise answer
+            if isinstance(answer, bytes) and len(answer) <= length:
+                found[key] = answer
+        return found
+
+    def _lengths(self, fs: Any, root: str, keys: list[str]) -> dict[str, int]:
+        """Return the lengths of objects that are there; several are asked for at once, where fsspec can."""
+        fs.invalidate_cache()  # of listings: others write here too
+        ask = partial(_length, fs, root)
+        if fs.async_impl and len(keys) > 1:  # others cannot be asked by several threads
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                lengths = list(pool.map(ask, keys))
+        else:
+            lengths = list(map(ask, keys))
+        pairs = zip(keys, lengths, strict=True)
+        return {key: length for key, length in pairs if length is not None}
+
+    def present(self, keys: Iterable[str]) -> set[str]:
+        wanted = {check_key(key) for key in keys}
+        with self._errors("cannot be read"):
+            fs, root = self._connect()
+            if _is_folder(fs):
+                return {key for key in wanted if is_plain(*_below(root, key))}
+            return set(self._lengths(fs, root, list(wanted)))
+
+    def put(self, key: str, value: bytes) -> None:
+        check_key(key)
+        check_length(value, self.name)
+        with self._errors("cannot be written to", writing=True):
+            fs, root = self._connect()
+            if _is_folder(fs):
+                self._put_file(root, key, value)
+            else:
+                fs.pipe_file(f"{root}/{key}", bytes(value))
+
+    def delete(self, key: str) -> None:
+        check_key(key)
+        with self._errors("cannot be written to", writing=True):
+            fs, root = self._connect()
+            try:
+                if _is_folder(fs):
+                    with folder_of(*_below(root, key)) as (folder, name):
+                        os.unlink(name, dir_fd=folder)
+                else:
+                    fs.rm_file(f"{root}/{key}")
+            except Exception as error:
+                if not is_absence(error):
+                    raise
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        check_prefix(prefix)
+        with self._errors("cannot be listed"):
+            fs, root = self._connect()
+            if _is_folder(fs):
+                folder, below = _below(root, prefix)
+                paths = [f"{folder}/{name}" for name in files_below(folder, below)]
+            else:
+                fs.invalidate_cache()  # of listings: others write here too
+                try:
+                    paths = fs.find(f"{root}/{prefix}".rstrip("/"))
+                except FileNotFoundError:
+                    paths = []
+        # Some services begin paths with a slash.
+        keys = (path.lstrip("/").removeprefix(f"{root.lstrip('/')}/") for path in paths)
+        return (key for key in keys if key.startswith(prefix) and is_key(key))
+
+    def close(self) -> None:
+        """Do nothing: fsspec shares its connections with others in this process, and closes them itself."""
+
+    def _connect(self) -> tuple[Any, str]:
+        import fsspec
+
+        with self._lock:
+            if self._open is None:
+                fs, path = fsspec.url_to_fs(self._url)
+                self._open = fs, f"{path.rstrip('/')}/{_VERSION}"
+            return self._open
+
+    def _put_file(self, root: str, key: str, value: bytes) -> None:
+        shared = Path(root).parent
+        shared.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(shared.stat().st_mode)  # those may use it who may use the shared one
+        with (
+            folder_of(*_below(root, f"{_TEMPORARY}/."), mode=mode) as (temporary, _),
+            folder_of(*_below(root, key), mode=mode) as (folder, name),
+        ):
+            if not self._looked_for_abandoned:
+                self._looked_for_abandoned = True
+                remove_abandoned(temporary)
+            write_whole(Path(name), value, mode=mode & 0o666, folder=Path(), descriptors=(temporary, folder))
+
+    @contextlib.contextmanager
+    def _errors(self, what: str, *, writing: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:  # each service has its own
+            if writing and isinstance(error, LinkInTheWay):
+                raise StoreUnavailable(
+                    "a folder in this store is a link, which somebody else may have put there",
+                    where=str(error.filename),
+                    next_step="remove it, or name another folder",
+                ) from error
+            raise store_error(error, what, "this store", self.name, writing=writing) from error
+
+
+def _check(url: str) -> None:
+    import fsspec
+    from fsspec.registry import known_implementations
+
+    if "::" in url:
+        raise ConfigError(
+            "a store is not used through another service: that follows links, which others may put there",
+            where=redacted(url),
+            next_step="name the service or the folder itself",
+        )
+    protocol = url.partition("://")[0] if "://" in url else "file"
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ValueError as error:
+        what = f"no store is known by the scheme {protocol[:40]!r}"
+        raise ConfigError(what, next_step=PLACES) from error  # nobody knows where its secrets are
+    except ImportError as error:
+        known = known_implementations.get(protocol, {})
+        package = known.get("class", "").partition(".")[0]
+        raise ConfigError(
+            f"stores on {protocol}:// need a package that is not installed",
+            where=redacted(url),
+            next_step=str(known.get("err")) if package == "fsspec" else f"pip install {package}",
+        ) from error
+
+
+def _is_folder(fs: Any) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
+def _length(fs: Any, root: str, key: str) -> int | None:
+    try:
+        info = fs.info(f"{root}/{key}")
+    except Exception as error:
+        if is_absence(error):
+            return None
+        raise
+    length = info.get("size") if info["type"] == "file" else None
+    return length if isinstance(length, int) and length >= 0 else None
+
+
+def _below(root: str, key: str) -> tuple[Path, str]:
+    folder = Path(root)
+    return folder.parent, f"{folder.name}/{key}"

@@ -1,0 +1,107 @@
+"""Leases on Redis, beside the values of a `RedisStore` and by its connections.
+
+Kernels that share a store see by a lease which of them compiles something. One kernel holds a lease at a
+time. The lease expires, so that no kernel waits for a dead one. A kernel that was stopped for longer than its
+lease lasts may not know that the lease has ended, so it asks `holds` before it writes.
+
+`<prefix>:lock:<name>` is redis-py's `Lock`: a string of 16 random bytes and the holder's statement, which
+expires when the lease ends. Only the server's clock counts. (A replica that takes over may lack the last
+claims: then two kernels may hold a lease until the first asks.) A lease can be extended and released at the
+server's memory limit, though not claimed.
+
+A user of Redis needs the commands GET SET DEL PEXPIRE EVALSHA SCRIPT LOAD, on a Cluster also CLUSTER and
+COMMAND, and the keys `<prefix>:*`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from nbcache.storage.backends.base import check_key
+from nbcache.storage.backends.redis.client import deadline
+from nbcache.storage.backends.redis.store import RedisStore
+
+_T = TypeVar("_T")
+
+HOLDER_BYTES = 16 * 1024
+_MOST_BYTES = 1 << 20
+_NONCE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    name: str
+    token: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    lease: Lease | None
+    holder: bytes | None
+    """The other kernel's statement; None also where its holder let it go meanwhile."""
+
+
+class RedisLeases:
+    """Leases, named by store keys, on the connections of a store. Safe to call from several threads."""
+
+    def __init__(self, store: RedisStore):
+        self._store = store
+
+    def claim(self, name: str, holder: bytes, seconds: float) -> Claim:
+        """Take the lease `name` for `seconds`, or return its holder's statement.
+
+        After a StoreError this kernel may have the lease all the same; it then expires.
+        """
+        lease = Lease(name, secrets.token_bytes(_NONCE_BYTES) + holder)
+
+        def claim(lock: Any) -> Claim:
+            if lock.acquire(blocking=False, token=lease.token):
+                return Claim(lease, None)
+            current = lock.redis.get(lock.name)
+            if current == lease.token:  # the answer to this claim was lost, so it was sent again
+                return Claim(lease, None)
+            if current is None:
+                return Claim(None, None)
+            if not isinstance(current, bytes) or len(current) < _NONCE_BYTES:
+                raise TypeError("no token of a lease")
+            return Claim(None, current[_NONCE_BYTES:])
+
+        return self._run(claim, name, seconds=seconds)
+
+    def extend(self, lease: Lease, seconds: float) -> bool:
+        return self._run(lambda lock: _is_ours(lock.reacquire), lease.name, lease.token, seconds)
+
+    def release(self, lease: Lease) -> bool:
+        return self._run(lambda lock: _is_ours(lock.release), lease.name, lease.token)
+
+    def holds(self, lease: Lease) -> bool:
+        """Return whether this kernel holds `lease`, as the server sees it."""
+        return self._run(lambda lock: bool(lock.owned()), lease.name, lease.token)
+
+    def _run(
+        self, ask: Callable[[Any], _T], name: str, token: bytes | None = None, seconds: float = 1.0
+    ) -> _T:
+        key = f"{self._store.address.prefix}:lock:{check_key(name)}"
+
+        def ask_lock(client: Any) -> _T:
+            from redis.lock import Lock
+
+            lock = Lock(client, key, timeout=seconds, thread_local=False)
+            lock.local.token = token
+            with deadline(self._store.timeout, _MOST_BYTES):
+                return ask(lock)
+
+        return self._store.exchange(ask_lock)
+
+
+def _is_ours(action: Callable[[], object]) -> bool:
+    from redis.exceptions import LockError
+
+    try:
+        action()
+    except LockError:
+        return False
+    return True
