@@ -15,15 +15,15 @@ LOW = {"core", "kernel", "sharing", "storage"}
 HIGH = {"bench", "keys", "launcher", "torch_bridge", "traces", "ui"}
 TOP = {"__main__", "parts"}
 BUDGETS = {
-    "bench": 880,
+    "bench": 890,
     "core": 2040,
     "kernel": 4450,
-    "keys": 4100,
-    "launcher": 1405,
-    "sharing": 3245,
-    "storage": 3055,
-    "torch_bridge": 5405,
-    "traces": 3245,
+    "keys": 4110,
+    "launcher": 1410,
+    "sharing": 3260,
+    "storage": 3060,
+    "torch_bridge": 5410,
+    "traces": 3250,
     "ui": 7020,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""

@@ -82,10 +82,14 @@ def verified(provenance: Provenance) -> tuple[Statement, str]:
 
 
 @lru_cache(_REMEMBERED)
+def _signer(signature: bytes) -> str:
+    return Signature.decode(signature).fingerprint
+
+
 def signed_by(provenance: Provenance) -> str:
     """Return the fingerprint of a signer, empty without one; the signature is not checked again."""
     try:
-        return Signature.decode(provenance.signature).fingerprint
+        return _signer(provenance.signature)
     except (FormatError, TrustError):
         return ""
 

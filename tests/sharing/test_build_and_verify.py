@@ -38,12 +38,13 @@ from nbcache.core.settings import Policy
 from nbcache.core.signature import Purpose
 from nbcache.sharing.provenance import Judge
 from nbcache.sharing.snapshots import build as snapshot
+from nbcache.sharing.snapshots import verify
 from nbcache.sharing.snapshots.build import Draft, Origin, attributed, build_snapshot, makers, merge, signed
 from nbcache.sharing.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.sharing.snapshots.verify import Received, receive
 from nbcache.sharing.trust import Keyring, Standing
 from nbcache.storage.backends.memory import MemoryStore
-from nbcache.storage.encoding import encode_snapshot, pack, unpack
+from nbcache.storage.encoding import decode_snapshot, encode_snapshot, pack, unpack
 from nbcache.storage.store import ArtifactStore
 from nbcache.ui.display.snapshots import arrival_line
 from support.doctored import the_version
@@ -470,19 +471,22 @@ def test_what_strangers_say_in_one_file_is_read_up_to_a_bound_whether_or_not_it_
     ada: Somebody, bob: Somebody, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    decode = snapshot.decode_snapshot
 
     def counted(content: bytes) -> Snapshot:
         read.append(len(content))
-        return decode(content)
+        return decode_snapshot(content)
 
-    monkeypatch.setattr(snapshot, "decode_snapshot", counted)
+    for module in (snapshot, verify):
+        monkeypatch.setattr(module, "decode_snapshot", counted)
     file = decode_file(signed(ada.snapshot(), ada.keyring))
     noise = [Signed(b"%d" % number + b" " * (3 << 20), None) for number in range(9)]
     data = encode_file(replace(file, versions=[*file.versions, *noise]))
     read.clear()
     (received,) = receive(data, ada.keyring, where="x")
     assert received.standing is Standing.OWN
-    assert sum(read) <= (8 << 20) + len(file.versions[0].manifest)
+    assert (1 << 20) < sum(read) <= (8 << 20) + len(file.versions[0].manifest)
+    read.clear()
+    snapshot.united([data], ada.keyring)
+    assert (1 << 20) < sum(read) <= (8 << 20) + len(file.versions[0].manifest)
     with pytest.raises(UntrustedSigner, match="of signers who are not trusted here"):
         receive(encode_file(replace(file, versions=[Signed(b" " * (9 << 20), None)])), bob.keyring, where="x")

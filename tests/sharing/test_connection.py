@@ -17,10 +17,24 @@ BACK = "memory answers again"
 
 
 class Store(MemoryStore):
-    """Fails at reading while `error` is set."""
+    """Fails at reading while `error` is set, and at writing while `full`; it writes once it `goes_on`."""
 
     error: StoreError | None = GONE
     asked = 0
+    full = False
+    goes_on: threading.Event | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_writing = threading.Event()
+
+    def put(self, key: str, value: bytes) -> None:
+        self.is_writing.set()
+        if self.full:
+            raise StoreFull("full")
+        if self.goes_on is not None:
+            self.goes_on.wait(60)
+        super().put(key, value)
 
     def get(self, key: str) -> bytes | None:
         self.asked += 1
@@ -72,6 +86,29 @@ def test_a_full_store_is_read_until_reading_fails_as_well() -> None:
         "memory: gone, so it is not asked until it answers again.",
     ]
     kernel.connection.stop()
+
+
+def test_a_full_store_that_fails_once_is_soon_read_again() -> None:
+    pauses = Pauses()
+    kernel = Kernel(closed=pauses)
+    kernel.store.error, kernel.store.full = None, True
+    kernel.connection.fails(StoreFull("full"))
+    wait_until(lambda: 300.0 in pauses.seconds, "it is asked more and more seldom")
+    kernel.connection.fails(GONE)
+    wait_until(lambda: kernel.connection.can_read, "it is read again")
+    kernel.connection.stop()
+    assert pauses.seconds.count(2.0) == 2
+
+
+def test_a_read_that_fails_while_writing_is_tried_turns_reading_off_for_a_while_only() -> None:
+    kernel = Kernel(closed=Pauses())
+    kernel.store.error, kernel.store.goes_on = None, threading.Event()
+    kernel.connection.fails(GONE)
+    assert kernel.store.is_writing.wait(60)
+    kernel.connection.fails(StoreUnavailable("one read was late"))
+    kernel.store.goes_on.set()
+    wait_until(lambda: kernel.connection.failure is None, "it is back")
+    assert kernel.connection.can_read
 
 
 def test_who_wants_to_know_asks_at_once() -> None:

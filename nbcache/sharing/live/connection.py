@@ -80,6 +80,8 @@ class Connection:
         self.failure: StoreError | None = None
         """Why it is not read, or not written to, now; None where it is both."""
         self._is_readable = True
+        self._turn = 0
+        """The thread that asks; an earlier one ends."""
         self._pause = timings.first_pause
         self._back_at = -timings.steady
         self._closed = closed or threading.Event()
@@ -219,17 +221,20 @@ class Connection:
             if not was_on and (readable or not self._is_readable):
                 return
             self.failure, self._is_readable = error, readable
-            if was_on and time.monotonic() - self._back_at > self.timings.steady:
+            if time.monotonic() - self._back_at > self.timings.steady:
                 self._pause = self.timings.first_pause
+            self._turn += 1
         logger.info("a store is left alone for %g s", self._pause, exc_info=error)
         next_step = f" Next: {error.next_step}." if error.next_step else ""
         until = "written to until it can be" if readable else "asked until it answers"
         self.note(f"{error.what}, so it is not {until} again.{next_step}")
-        if was_on and not self.closed:  # else a thread asks already
-            start_thread(self._ask_again, "probe")  # without a thread it stays off
+        if not self.closed:
+            start_thread(partial(self._ask_again, self._turn), "probe")  # without a thread it stays off
 
-    def _ask_again(self) -> None:
+    def _ask_again(self, turn: int) -> None:
         while not self._closed.wait(self._pause):
+            if turn != self._turn:
+                return
             self._pause = min(2 * self._pause, self.timings.longest_pause)
             if self.failure is None or self._answers():
                 return
@@ -238,12 +243,14 @@ class Connection:
         """Ask the store, and use it again as far as it answers; return whether it does so in all."""
         try:
             self.store.get(_PROBE)
-            self._is_readable = True
+            if not self._is_readable:
+                self._is_readable, self._back_at = True, time.monotonic()
             self._try_to_write()
         except StoreError:
             return False
         with self._lock:
-            was_off, self.failure, self._back_at = self.failure is not None, None, time.monotonic()
+            was_off, self._back_at = self.failure is not None, time.monotonic()
+            self.failure, self._is_readable = None, True  # it may have failed once more meanwhile
         if was_off:
             self.say(f"{self.name} answers again")
             self._send_again()

@@ -264,8 +264,10 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
     for one in [*received.values()]:
         if any(_absorbs(other, one) for other in received.values()):
             del versions[one.version], received[one.version]
-    remaining = list(versions.values())
-    return encode_file(SnapshotFile(remaining, _named_by(remaining, packed)))
+    if len(versions) == len(received):  # else nobody can tell what the others name
+        named = {each.packed_digest for one in received.values() for each in one.snapshot.contents.values()}
+        packed = {digest: frame for digest, frame in packed.items() if digest in named}
+    return encode_file(SnapshotFile([*versions.values()], packed))
 
 
 def _absorbs(other: Received, one: Received) -> bool:

@@ -210,7 +210,12 @@ class RedisStore:
                 step = f"allow the user the keys {keys}, and to read, write and list keys, and to run scripts"
             case kinds.MovedError() if not self.address.cluster:
                 what, step = "Redis is a node of a Cluster", "write redis+cluster:// in the URL"
-            case kinds.ClusterError() | kinds.RedisClusterException() | kinds.TryAgainError():
+            case (
+                kinds.ClusterError()
+                | kinds.RedisClusterException()
+                | kinds.AskError()
+                | kinds.TryAgainError()
+            ):
                 what = "the Cluster cannot serve this now"
                 step = "check that all its slots are covered: CLUSTER INFO"
             case TooMuchError():
