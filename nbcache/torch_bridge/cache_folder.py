@@ -2,11 +2,13 @@
 
 torch runs the code that it finds there, so nobody else may have written to it. All folders that nbcache gives
 torch are below a *root*: `nbcache_<user id>` in the temp folder, whose name anybody can foresee. Where that
-cannot be used, it is a folder of the same name in nbcache's own.
+cannot be used, it is a folder of the same name in nbcache's own, or one with a random name that ends with the
+process.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import getpass
 import grp
@@ -69,12 +71,12 @@ class CacheFolder:
         self.default = DefaultFolder(self._default)
         self.session: Session | None = None
         """Its settings and trust decide, while the bridge is installed."""
-        self._nowhere = Path(tempfile.gettempdir()) / f"{_NAME}_{secrets.token_hex(8)}" / "none"
-        """Given to torch where no folder can be made: anybody can foresee its default one."""
+        self._random = Path(tempfile.gettempdir()) / f"{_NAME}_{secrets.token_hex(8)}"
+        """The last root: nobody can foresee its name, as they can that of torch's default folder."""
         self._given: Path | None = None
         """None where the user has set a folder, or torch is not there."""
         self._expected: str | None = None
-        """The folder that nbcache serves: the one that it gave, unless that is `_nowhere`, or the user's."""
+        """The folder that nbcache serves, its own or the user's; None where only a last resort is given."""
         self._before: dict[str, str | None] = {}
         """Environment variables that were changed → their values from before."""
         self._left: set[str] = set()
@@ -105,10 +107,10 @@ class CacheFolder:
             if not portable:  # else the baseline is in torch's keys
                 _warn_of_other_cpus(session, Path(self._expected), current)
             return
-        folder, notices = folder_in_root(_name(session, current), self._own())
+        folder, notices = folder_in_root(_name(session, current), self._own(), self._random)
         for notice in notices:
             session.notice(notice)
-        earlier, self._given = self._given, folder or self._nowhere
+        earlier, self._given = self._given, folder or self._last_resort()
         self._expected = None if folder is None else str(folder)
         if not set_by_user:  # else within `fresh_cache()`, or set by a cell since
             for name in (FOLDER, _TRITON_FOLDER):  # Triton's is set below it at the first use
@@ -163,7 +165,7 @@ class CacheFolder:
 
     def clear(self) -> None:
         """Empty nbcache's folders for torch, for all environments."""
-        for root in dict.fromkeys((usual_root(), self._own() / _NAME)):
+        for root in dict.fromkeys((usual_root(), self._own() / _NAME, self._random)):
             with contextlib.suppress(OSError):
                 is_ours = refusal(root) is None and _is_closed(root)
                 for folder in root.iterdir() if is_ours else ():
@@ -174,7 +176,13 @@ class CacheFolder:
         return Path(os.devnull) if self.session is None else self.session.settings.dir
 
     def _default(self) -> Path:
-        return folder_in_root(_DEFAULT, self._own())[0] or self._nowhere
+        return folder_in_root(_DEFAULT, self._own(), self._random)[0] or self._last_resort()
+
+    def _last_resort(self) -> Path:
+        """Return a folder for torch that is not served, closed to others if that is possible."""
+        with contextlib.suppress(OSError):
+            self._random.mkdir(mode=0o700)
+        return self._random / "none"
 
     def disown(self) -> None:
         """From now on, treat artifacts in torch's folder, whichever it is, as foreign: see `may_get`."""
@@ -291,19 +299,22 @@ def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) ->
 # --- folders that nobody else can have written to ----------------------------------------------------
 
 
-def folder_in_root(name: str, own: Path) -> tuple[Path | None, list[str]]:
+def folder_in_root(name: str, own: Path, random: Path) -> tuple[Path | None, list[str]]:
     """Return the folder `name` in the first root that can be used, and notices about it.
 
-    `own` is nbcache's own folder. None where no folder can be made.
+    `own` is nbcache's own folder, and `random` the root that ends with this process. None where no folder can
+    be made.
     """
     notices: list[str] = []
     why = ""
     is_for_torch = not any(map(str.isspace, str(own)))  # torch cannot compile where a name has a space
-    for root in (usual_root(), *([own / _NAME] if is_for_torch else [])):
+    for root in (usual_root(), *([own / _NAME] if is_for_torch else []), random):
         try:
             root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _foreign_parent(root) is not None:  # so it is in many containers: only the doctor says so
                 continue
+            if root == random and not root.exists():
+                atexit.register(_end, root, os.getpid())
             emptied = [path for path in (root, root / name) if secure(path)]
         except StoreUnavailable as error:
             why = why or f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
@@ -458,6 +469,11 @@ def _remove(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             folder.unlink()
+
+
+def _end(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # and no forked child
+        _remove(folder)
 
 
 # --- torch's default folder --------------------------------------------------------------------------

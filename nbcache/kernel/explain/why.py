@@ -125,8 +125,11 @@ def _of_input(before: str, now: str) -> str:
         return f"keep it on one device, {_OR_BOTH}"
     if before.partition("]")[0] == now.partition("]")[0]:
         return f"call it with tensors laid out alike, such as x.contiguous(), {_OR_BOTH}"
-    if before.partition("]")[0].count(",") != now.partition("]")[0].count(","):
+    then, here = (value.partition("[")[2].partition("]")[0].split(", ") for value in (before, now))
+    if len(then) != len(here):
         return f"call it with as many dimensions each time, {_OR_BOTH}"
+    if any(one != two and {one, two} & {"0", "1"} for one, two in zip(then, here, strict=True)):
+        return "keep both: each is stored; torch compiles sizes 0 and 1 apart, also with dynamic=True"
     return "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"
 
 
