@@ -173,7 +173,7 @@ from nbcache.keys.operators import Registrations
 """,
     "an exception where a hit is judged": f"""
 from nbcache.keys import cache_key
-{RAISE}keys._fits = keys.inputs_sharing_memory = fail
+{RAISE}cache_key._fits = cache_key.inputs_sharing_memory = fail
 """,
     "another text of the dispatcher": """
 dump = torch._C._dispatch_dump

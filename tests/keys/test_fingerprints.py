@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import re
 import subprocess
 import sys
 import textwrap
@@ -114,8 +113,15 @@ SAME = [
     ("def helper(x, by=3):", "def helper(x: int, by: int = 3) -> int:"),
     ("rate: float", "rate: int"),
     ('frozenset({"x", "y"})', 'frozenset(["y", "x"])'),
-    ("total", "subtotal"),
 ]
+RENAMED = [
+    ("helper", "assistant"),
+    ("total", "subtotal"),
+    ("TABLE", "ROWS"),
+    ("Derived", "Child"),
+    ("K", "Q"),
+]
+
 
 HIDDEN = {
     "int": ("class Size(int): pass\nK = Size({})\ndef target(x): return x * K", "2", "3"),
@@ -141,6 +147,13 @@ HIDDEN = {
     "docstrings of two": (
         "def f(): {}\ndef target(x): return f.__doc__, g.__doc__",
         *("'1\\n\\n2'\ndef g(): '3'", "'1'\ndef g(): '2\\n\\n3'"),
+    ),
+    "name of an inner function": (
+        (
+            "TABLE = {{'a': 1, 'b': 2}}\n"
+            "def target(x):\n  def {0}(): pass\n  f = {0}\n  return TABLE[f.__name__]"
+        ),
+        *("a", "b"),
     ),
     "order": ("class A:\n  {}\ndef target(x): return list(vars(A))", "a = 1; b = 1", "b = 1; a = 1"),
     "metadata": (
@@ -237,11 +250,14 @@ def test_what_changes_nothing_changes_no_fingerprint(old: str, new: str) -> None
     assert fingerprint(target_of(changed)) == fingerprint(target_of(BASE))
 
 
-@pytest.mark.parametrize("name", ["helper", "TABLE", "Derived", "K"])
-def test_names_of_globals_functions_and_classes_count(name: str) -> None:
-    renamed = re.sub(rf"\b{name}\b", "other", BASE)
+@pytest.mark.parametrize(("old", "new"), RENAMED)
+def test_names_of_globals_and_locals_do_not_count(old: str, new: str) -> None:
+    import re
 
-    assert fingerprint(target_of(renamed)) != fingerprint(target_of(BASE))
+    changed = re.sub(rf"\b{old}\b", new, BASE)
+
+    assert changed != BASE
+    assert fingerprint(target_of(changed)) == fingerprint(target_of(BASE))
 
 
 def test_another_process_with_another_hash_seed_finds_the_same() -> None:
@@ -365,14 +381,49 @@ def test_a_known_function_counts_by_its_name_unless_it_was_replaced(monkeypatch:
     assert fingerprint(target_of(source)) != before
 
 
-@pytest.mark.parametrize("text", ["kind.__doc__", "vars(kind)", "len([kind])"])
-def test_docstrings_count_where_code_reads_them(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("str(kind)", True),
+        ("repr(kind)", True),
+        ("f'{kind}'", True),
+        ("'%s' % kind", True),
+        ("'{}'.format(kind)", True),
+        ("len([kind])", False),
+        ("5 % len([kind])", False),
+    ],
+)
+def test_names_count_where_code_makes_texts_of_values(text: str, counts: bool) -> None:
     source = f"class Kind: pass\nkind = Kind\ndef target(x):\n    return {text}\n"
+
+    renamed = source.replace("Kind", "Sort")
+
+    assert (fingerprint(target_of(source)) != fingerprint(target_of(renamed))) is counts
     documented = source.replace("class Kind: pass", "class Kind: 'All of them.'")
+    assert fingerprint(target_of(source)) == fingerprint(target_of(documented))
 
-    is_same = fingerprint(target_of(source)) == fingerprint(target_of(documented))
 
-    assert is_same is (text == "len([kind])")
+@pytest.mark.parametrize("read", ["str(WHICH['x'])", "WHICH['x'].__name__", "f'{[*ALL]}'"])
+def test_which_of_two_has_which_name_counts(read: str) -> None:
+    source = (
+        "class Fast: pass\nclass Slow: pass\nWHICH = {'x': Fast, 'y': Slow}\nALL = {Fast, Slow}\n"
+        f"def target(x):\n    return {read} if WHICH else ALL\n"
+    )
+    swapped = source.replace("'x': Fast, 'y': Slow", "'x': Slow, 'y': Fast")
+
+    assert fingerprint(target_of(source)) != fingerprint(target_of(swapped))
+    assert fingerprint(target_of(source)) == fingerprint(target_of(source))
+
+
+def test_names_count_that_a_helper_reads_for_a_repr() -> None:
+    source = (
+        "def tell(it): return type(it).__name__\nSIZES = {'C': 1, 'D': 2}\nclass C:\n"
+        "    def __repr__(self): return tell(self)\n    def size(self): return SIZES[tell(self)]\n"
+        "it = C()\ndef target(x):\n    return it.size()\n"
+    )
+    renamed = source.replace("class C", "class D").replace("it = C", "it = D")
+
+    assert fingerprint(target_of(source)) != fingerprint(target_of(renamed))
 
 
 @pytest.mark.parametrize(("text", "counts"), [("vars(K)", True), ("K.a", False)])
@@ -381,17 +432,6 @@ def test_the_order_of_attributes_counts_where_code_reads_it(text: str, counts: b
     other = source.replace("K.a = 1; K.b = 2", "K.b = 2; K.a = 1")
 
     assert (fingerprint(target_of(source)) != fingerprint(target_of(other))) is counts
-
-
-def test_which_of_two_has_which_name_counts() -> None:
-    source = (
-        "class Fast: pass\nclass Slow: pass\nWHICH = {'x': Fast, 'y': Slow}\nALL = {Fast, Slow}\n"
-        "def target(x):\n    return WHICH or ALL\n"
-    )
-    swapped = source.replace("'x': Fast, 'y': Slow", "'x': Slow, 'y': Fast")
-
-    assert fingerprint(target_of(source)) != fingerprint(target_of(swapped))
-    assert fingerprint(target_of(source)) == fingerprint(target_of(source))
 
 
 @pytest.mark.parametrize(
@@ -482,6 +522,16 @@ def test_a_module_that_loads_its_parts_when_asked_is_not_asked() -> None:
         fingerprint(function)
 
     assert function.__globals__["ASKED"] == []
+
+
+def test_it_counts_under_which_name_a_global_is_read_where_code_rebinds_some() -> None:
+    source = "A = B = 1.0\ndef target(x):\n    global A\n    A = 5.0\n    return x * B\n"
+    other = source.replace("x * B", "x * A")
+    only_read = [each.replace("    global A\n    A = 5.0\n", "") for each in (source, other)]
+
+    assert fingerprint(target_of(source)) == fingerprint(target_of(source))
+    assert fingerprint(target_of(source)) != fingerprint(target_of(other))
+    assert len({fingerprint(target_of(each)) for each in only_read}) == 1
 
 
 def test_a_logger_counts_by_its_name_and_by_what_is_set_on_it() -> None:

@@ -22,6 +22,7 @@ LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS
 LOADS_CELL = frozenset({"LOAD_CLASSDEREF", "LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF"})
 LOADS = LOADS_GLOBAL | LOADS_CELL | {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"}
 LOADS_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+REBINDS = frozenset({"DELETE_GLOBAL", "STORE_GLOBAL"})
 _PAIR = re.compile(r"(?:LOAD|STORE)_FAST(?:_BORROW)?")
 _NEITHER = -1
 """Opcode of a step that refers to no constant and no attribute."""

@@ -3,7 +3,7 @@
 Two processes compute the same fingerprint only if the values behave the same. A function's fingerprint covers
 its instructions and everything that they read: globals, attributes of modules, closure cells, defaults, and
 the functions and classes that they call. It leaves out comments, annotations, names of local variables and
-line numbers. Docstrings are included only if some of the code reads them.
+line numbers. Names, docstrings and the order of attributes are included only if some of the code reads them.
 
 A function or class of a *known* package contributes its name alone. The standard library is known, because
 entries are bound to their Python anyway, and so are the packages that the caller names. A decorator or a
@@ -48,6 +48,7 @@ from nbcache.keys.fingerprints.code import (
     LOADS_ATTRIBUTE,
     LOADS_CELL,
     LOADS_GLOBAL,
+    REBINDS,
     STORES,
     Step,
     exact,
@@ -122,6 +123,8 @@ _FORMATTING = words(
     "str substitute typename",
 )
 """Names of functions and methods that make texts of values."""
+_NAMING_ATTRIBUTES = words("__dict__ __doc__ __name__ __qualname__ co_name co_qualname")
+"""Attributes that expose names, docstrings and definition order, which digests otherwise leave out."""
 _PLACEHOLDER = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*.]*[hlL]?[sra]")
 _NAMESPACE_READERS = (builtins.dir, builtins.vars)
 _ATTRIBUTE_READERS: tuple[Any, ...] = (
@@ -170,16 +173,23 @@ class Fingerprint:
         self._count = 0
         self._descriptions: list[str] = []
         self.reads = Reads(self.unknown)
-        self._deferred: list[str | None] = []
-        """Docstrings and the order of attributes; the digest includes them if code reads some."""
+        self._names: list[str | None] = []
+        """Names of functions and classes; the digest includes them if code reads names or formats values."""
+        self._documents: list[str | None] = []
+        """Docstrings and the order of attributes; the digest includes them if code reads names."""
 
     @property
     def digest(self) -> str:
         """The SHA-256 of everything added so far, 64 hexadecimal digits."""
-        digest = self._state.hexdigest()
-        if not self.reads.reads_docstrings:
+        digest, reads = self._state.hexdigest(), self.reads
+        if not (reads.reads_names or reads.rebinds_globals or reads.formats_values):
             return digest
-        text = repr([digest, *self._deferred])
+        parts = (
+            self._names if reads.reads_names or reads.formats_values else (),
+            self._documents if reads.reads_names else (),
+            reads.globals if reads.rebinds_globals else (),
+        )
+        text = repr((digest, *parts))
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
     def note(self, *texts: object) -> None:
@@ -321,32 +331,32 @@ class Fingerprint:
                 self.add(item, f"[{key!r}]" if is_short else "")
         elif base in (set, frozenset):
             elements = sorted(self._element_digest(item) for item in base.__iter__(value))
-            self.note(*(digest for digest, _ in elements))
-            self._deferred += (deferred for _, deferred in elements)
+            self.note(*(digest for digest, _, _ in elements))
+            self._names += (names for _, names, _ in elements)
+            self._documents += (documents for _, _, documents in elements)
         else:
             for item in base.__iter__(value):
                 self._add(item)
         if not self.known.defines(kind):
             self._add_attributes(instance_attributes(kind, value))
 
-    def _element_digest(self, value: Any) -> tuple[str, str]:
-        """Return the digest of one element of a set, and what is deferred of it: sets have no order."""
-        state, visited, deferred = self._state, len(self._indexes), self._deferred
-        self._state, self._deferred = hashlib.sha256(), []
+    def _element_digest(self, value: Any) -> tuple[str, str, str]:
+        """Return the digest of one element of a set, its names and its documents: sets have no order."""
+        state, visited, names, documents = self._state, len(self._indexes), self._names, self._documents
+        self._state, self._names, self._documents = hashlib.sha256(), [], []
         self._add(value)
-        result = self._state.hexdigest(), str(self._deferred)
-        self._state, self._deferred = state, deferred
+        result = self._state.hexdigest(), repr(self._names), repr(self._documents)
+        self._state, self._names, self._documents = state, names, documents
         while len(self._indexes) > visited:
             self._indexes.popitem()
         return result
 
-    def _defer(self, text: object) -> None:
-        """Add a docstring or an order of names, for the case that code reads some."""
-        self._deferred.append(None if text is None else str(text))
+    def _add_document(self, text: object) -> None:
+        self._documents.append(None if text is None else str(text))
 
     def _add_attributes(self, values: Mapping[str, Any]) -> None:
         names = [name for name in values if name not in self._ignored]
-        self._defer(" ".join(names))
+        self._add_document(" ".join(names))
         self.note("attributes", len(names))
         for name in sorted(names):
             self.note(name)
@@ -423,8 +433,9 @@ class Fingerprint:
             self.reads.owners.append(cls)
             self._add_registered_classes(cls)
             return
-        self.note("class", _name(cls))
-        self._defer(vars(cls).get("__doc__"))
+        self.note("class")
+        self._names.append(_name(cls))
+        self._add_document(vars(cls).get("__doc__"))
         self._add(type(cls))
         self._add_parts("bases", *cls.__bases__)
         self._add_attributes(dict(vars(cls)))
@@ -459,8 +470,9 @@ class Fingerprint:
             self.note("known code", code.co_qualname, code.co_firstlineno)
             self._add_parts("cells", *cell_contents(function))
         else:
-            self.note("function", function.__name__, function.__qualname__)
-            self._defer(function.__doc__)
+            self.note("function")
+            self._names += (function.__name__, function.__qualname__)
+            self._add_document(function.__doc__)
             cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
             add_code(self, function.__code__, function.__globals__, cells)
         self._add_parts("defaults", function.__defaults__, function.__kwdefaults__)
@@ -480,7 +492,12 @@ class Reads:
         self.owners: list[types.ModuleType | type] = []
         """Known modules and classes that code reads as values: it may read any of their attributes."""
         self.any_attribute = False
-        self.reads_docstrings = False
+        self.globals: list[str] = []
+        """Names of globals that code reads, in order."""
+        self.rebinds_globals = False
+        """True if code rebinds globals: then the digest includes the names of the globals that it reads."""
+        self.reads_names = False
+        """True if code reads names, docstrings or definition order."""
         self.has_formats = False
         self._forbidden: dict[str, frozenset[str]] = {}
         """Name of an added function or class → attributes of it that code must not read."""
@@ -494,18 +511,22 @@ class Reads:
         """Record what a call of `value` reads; Unknown if it reads state that no cache key covers."""
         if any(value is reader for reader in _READERS):
             raise self._unknown("it reads state that no cache key covers")
-        self.reads_docstrings |= any(value is reader for reader in _NAMESPACE_READERS)
+        self.reads_names |= any(value is reader for reader in _NAMESPACE_READERS)
         self.any_attribute |= any(value is reader for reader in _ATTRIBUTE_READERS)
 
-    def add_attribute(self, name: Any) -> None:
-        """Record that code reads an attribute; Unknown if it reads state that no cache key covers."""
+    def add_attribute(self, name: Any, *, is_generated: bool = False) -> None:
+        """Record that code reads an attribute; Unknown if it reads state that no cache key covers.
+
+        `is_generated` says that the code is a `__repr__` that `dataclass` wrote: it reads names only if other
+        code formats values.
+        """
         if type(name) is not str:
             return
         self.attributes.add(name)
         for kind, names in self._forbidden.items():
             if name in names:
                 raise self._unknown(f"`{name}` of `{kind}`, which reads state that no cache key covers")
-        self.reads_docstrings |= name in ("__dict__", "__doc__")
+        self.reads_names |= name in _NAMING_ATTRIBUTES and not is_generated
         if name in _READING_ATTRIBUTES:
             raise self._unknown(f"`{name}`, which reads state that no cache key covers")
 
@@ -559,7 +580,8 @@ def add_code(
 ) -> None:
     """Add a code object; `imported` are the modules that the enclosing code has imported, by name."""
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    state.note("code", code.co_qualname, code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
+    state.note("code", code.co_flags & _FLAGS, code.co_argcount, code.co_posonlyargcount)
+    state._names.append(code.co_qualname)
     state.note(len(arguments), *arguments, code.co_exceptiontable)
     steps = steps_of(code)
     is_generated = code.co_name == "__repr__" and code.co_filename == "<string>"  # by `dataclass`
@@ -575,15 +597,18 @@ def add_code(
         if operation in LOADS and value in modules and not makes_closure:
             for module in modules[value]:
                 _add_attribute_chain(state, module, steps, index)
+        state.reads.rebinds_globals |= operation in REBINDS
         if operation in LOADS_GLOBAL:
-            state.note(value)
+            state.reads.globals.append(value)
             if value in scope:
                 _add_attribute_chain(state, scope[value], steps, index)
             elif (builtin := getattr(builtins, value, _ABSENT)) is not _ABSENT:
-                if builtin not in (getattr, hasattr) or not _names_a_constant(steps, index):
+                if builtin in (getattr, hasattr) and _names_a_constant(steps, index):
+                    state.note(value)  # the constant is added as the name of an attribute
+                else:
                     _add_attribute_chain(state, builtin, steps, index)
             elif value not in modules:
-                state.note("absent")
+                state.note("absent", value)
         elif operation in LOADS_CELL and value in cells:
             try:
                 content = cells[value].cell_contents
@@ -598,7 +623,7 @@ def add_code(
                 state.add(value)
         elif opcode in dis.hasname:
             if operation != "IMPORT_NAME":
-                state.reads.add_attribute(value)
+                state.reads.add_attribute(value, is_generated=is_generated)
                 state.note(value)
         elif number is not None and value not in modules:
             state.note(number)

@@ -1,7 +1,6 @@
 import shutil
 from pathlib import Path
 
-
 def install(version, source):
     folder = Path("site-packages").absolute()
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,6 @@
 MODE = "default"
 AGAINST = "cold"
 import torch._inductor.config as config
-
 config.fallback_by_default = True
 aten = torch.ops.aten
 

@@ -1,11 +1,6 @@
-import functools
-import math
-import sys
-import types
-
+import functools, math, sys, types
 import torch
 from torch import Tensor
-
 torch.manual_seed(0)
 X = torch.randn(4, 4)
 W = torch.randn(4, 4)

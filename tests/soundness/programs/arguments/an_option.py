@@ -1,7 +1,6 @@
 # cases: 2
 # expect: adopted
 import argparse
-
 parser = argparse.ArgumentParser()
 parser.add_argument("width", type=int)
 options = parser.parse_args()

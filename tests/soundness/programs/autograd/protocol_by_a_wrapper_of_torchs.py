@@ -1,9 +1,6 @@
 # edit: self.k = 2 => self.j = 2
 import typing
-
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-
-
 @typing.runtime_checkable
 class Holds(typing.Protocol):
     k: int

@@ -1,5 +1,4 @@
 import time
-
 NOW = float(time.time_ns() % 10**6 + 1)
 def f(x): return x * NOW
 def results(compile):

@@ -1,7 +1,5 @@
 # expect: traced
 import time
-
-
 def f(x):
     now = time.time()
     return x * now, now

@@ -1,7 +1,5 @@
 # cases: 1
-import os
-import time
-
+import os, time
 os.environ["TZ"] = ("UTC", "Asia/Tokyo")[CASE]
 time.tzset()
 def f(x): return x * (2 + time.timezone / 3600)

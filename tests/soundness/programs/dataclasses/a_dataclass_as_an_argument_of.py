@@ -1,8 +1,6 @@
 # data: [1.0, 2.0]
 # expect: adopted
 import dataclasses
-
-
 @dataclasses.dataclass
 class Inner: k: float
 @dataclasses.dataclass

@@ -1,7 +1,5 @@
 # data: [1.0, 2.0]
 import dataclasses
-
-
 @dataclasses.dataclass(frozen=True)
 class Inner: k: float
 @dataclasses.dataclass(frozen=True)

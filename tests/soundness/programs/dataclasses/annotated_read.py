@@ -1,8 +1,5 @@
 # edit: float, Conf(2) => float, Conf(3)
-import dataclasses
-import typing
-
-
+import dataclasses, typing
 @dataclasses.dataclass(frozen=True)
 class Conf: v: int = 2
 A = typing.Annotated[float, Conf(2)]

@@ -2,8 +2,6 @@
 # edit: i: float = 3.0 => i: float = 4.0
 # edit: i: float => z: float
 import dataclasses
-
-
 @dataclasses.dataclass
 class Out:
     i: float = 3.0

@@ -2,8 +2,6 @@
 # edit: K = 3.0 => K = 4.0
 # edit: a: int = 1 => a: int = 7
 import dataclasses
-
-
 @dataclasses.dataclass(order=True)
 class C:
     a: int = 1

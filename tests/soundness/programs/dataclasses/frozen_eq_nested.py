@@ -1,8 +1,6 @@
 # edit: Out(In(2)), Out(In(2)) => Out(In(2)), Out(In(3))
 # edit: frozen=True => frozen=True, eq=False
 import dataclasses
-
-
 @dataclasses.dataclass(frozen=True)
 class In: v: int = 2
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,5 @@
 # insert: ~P.R
 import enum
-
-
 class P(enum.Flag):
     R = 1
     W = 2

@@ -1,8 +1,6 @@
 # insert: torch.mine = lambda x: x * 5
 # edit: ACT = Act.MINE => ACT = Act.relu
 import enum
-
-
 class Act(enum.StrEnum):
     MINE = enum.auto()
     relu = enum.auto()

@@ -2,8 +2,6 @@
 # edit: B = 1 => B = 5
 # edit: [E.A, E.B, 2] => [E.B, E.A, 2]
 import enum
-
-
 class E(enum.IntEnum):
     A = 3
     B = 1

@@ -1,6 +1,5 @@
 # edit: "A": 2.0 => "A": 4.0
 import enum
-
 W = {"A": 2.0, "B": 3.0}
 class E(str, enum.Enum):
     A = "A"

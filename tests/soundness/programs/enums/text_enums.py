@@ -4,8 +4,6 @@
 #  and: Mode("fast") => Mode("faster")
 #  and: "fast": 2.0 => "faster": 2.0
 import enum
-
-
 class Mode(str, enum.Enum):
     FAST = "fast"
     SLOW = "slow"

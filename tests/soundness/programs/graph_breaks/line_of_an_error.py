@@ -1,7 +1,5 @@
 # edit: print("b") => # one\n    # two\n    print("b")
 import traceback
-
-
 def f(x):
     x = x * 2
     print("b")

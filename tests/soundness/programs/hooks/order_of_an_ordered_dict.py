@@ -1,7 +1,6 @@
 # insert: OD.move_to_end("a")
 # edit: o + 5.0) => o + 5.0, prepend=True)
 from collections import OrderedDict
-
 OD = OrderedDict(a=2.0, b=3.0)
 m = torch.nn.Linear(4, 4)
 m.register_forward_hook(lambda m, i, o: o * 2.0)

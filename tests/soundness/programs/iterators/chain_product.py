@@ -2,7 +2,6 @@
 # edit: (3.0, 4.0) => (4.0, 3.0)
 # edit: START = 3 => START = 4
 import itertools
-
 A, B = [1.0, 2.0], (3.0, 4.0)
 def f(x):
     for v in itertools.chain(A, B): x = x * 2 + v

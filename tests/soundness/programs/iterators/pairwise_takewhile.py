@@ -2,7 +2,6 @@
 # edit: LIMIT = 3 => LIMIT = 6
 # edit: v < LIMIT => v > LIMIT
 import itertools
-
 L = [1, 3, 2, 5]
 LIMIT = 3
 def small(v): return v < LIMIT

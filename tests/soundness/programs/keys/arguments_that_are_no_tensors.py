@@ -6,7 +6,6 @@
 import torch.utils._pytree as pytree
 from torch._library.opaque_object import register_opaque_type
 from torch._opaque_base import OpaqueBase
-
 BY = 2.0
 class Scale(OpaqueBase):
     def __init__(self, by): self.by = by

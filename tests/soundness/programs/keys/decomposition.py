@@ -5,7 +5,6 @@
 # same: BY => FACTOR
 # same: decomposed => split
 from torch._inductor.decomposition import decompositions
-
 BY = 2.0
 def decomposed(x):
     return x * BY

@@ -3,7 +3,6 @@
 # edit: set_fastpath_enabled(True) => set_fastpath_enabled(False)
 # same: CHOSEN => USED
 from torch.nn.attention import SDPBackend, sdpa_kernel
-
 CHOSEN = [SDPBackend.MATH]
 torch.backends.mha.set_fastpath_enabled(True)
 def results(compile):

@@ -5,7 +5,6 @@
 # same: BY => FACTOR
 # after: mesh
 from torch.distributed.tensor.experimental import register_sharding
-
 BY = 3.0
 @torch.library.custom_op("mylib::op", mutates_args=())
 def op(x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 # edit: node.target = TARGET => pass
 # same: TARGET => INSTEAD
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
 TARGET = torch.ops.aten.sin.default
 def inner(graph, inputs, **options):
     for node in graph.graph.nodes:

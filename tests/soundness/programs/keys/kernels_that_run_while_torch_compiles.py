@@ -3,8 +3,6 @@
 # same: by => factor
 from torch._inductor import config
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-
 @torch.library.custom_op("mylib::op", mutates_args=(), tags=(torch.Tag.pointwise,))
 def op(x: Tensor) -> Tensor:
     return x * 2.0

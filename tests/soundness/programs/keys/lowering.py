@@ -10,7 +10,6 @@
 # after: operator
 from torch._inductor import lowering
 from torch._inductor.lowering import register_lowering
-
 BY = 2.0
 @register_lowering(torch.ops.mylib.op.default, type_promotion_kind=None)
 def lowered(x):

@@ -2,7 +2,6 @@
 # same: BY => FACTOR
 MODE = "default"
 from torch._inductor import lowering
-
 BY = 2
 def lower(x):
     return lowering.lowerings[torch.ops.aten.mul.Tensor](x, BY)

@@ -3,7 +3,6 @@
 # edit: (x, BY) => (x, x)
 # same: BY => FACTOR
 from torch._inductor import lowering
-
 BY = 2.0
 def lowered(x):
     return lowering.lowerings[torch.ops.aten.mul.Tensor](x, BY)

@@ -5,12 +5,10 @@
 # same: scaled => multiplied
 MODE = "default"
 import functools
-
 import torch._inductor.config as config
 from torch._inductor import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.graph import GraphLowering
-
 config.fallback_by_default = True
 BY, WITH, SCALE = 2.0, 2.0, 2.0
 method, joint, post = (

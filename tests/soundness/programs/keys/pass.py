@@ -10,7 +10,6 @@
 # same: TARGET => INSTEAD
 import torch._inductor.config as config
 from torch._inductor.custom_graph_pass import CustomGraphPass
-
 TARGET = torch.ops.aten.sin.default
 def replaced(node):
     node.target = TARGET

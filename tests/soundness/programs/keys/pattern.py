@@ -6,7 +6,6 @@
 # same: applies => fits
 from torch._inductor.fx_passes.post_grad import pass_patterns
 from torch._inductor.pattern_matcher import Arg, CallFunction, register_graph_pattern
-
 BY = 2.0
 def handled(match, x):
     with match.graph.inserting_before(match.output_node()):

@@ -6,7 +6,6 @@
 # same: fast => quick
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-
 torch.manual_seed(3)
 torch.backends.mha.set_fastpath_enabled(True)
 torch._dynamo.config.recompile_limit = 8

@@ -2,7 +2,6 @@
 # edit: compile_fx.joint_graph_passes = mine =>
 # same: mine => ours
 import torch._inductor.compile_fx as compile_fx
-
 BY = 2.0
 passes = compile_fx.joint_graph_passes
 def mine(graph, *args, **kwargs):

@@ -10,8 +10,6 @@ from torch._inductor import lowering
 from torch._inductor.codegen import cpp
 from torch._inductor.decomposition import decompositions
 from torch._inductor.virtualized import ops
-
-
 @torch.library.custom_op("mylib::op", mutates_args=())
 def op(x: Tensor) -> Tensor:
     return x.sin()

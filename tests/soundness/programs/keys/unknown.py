@@ -5,7 +5,6 @@
 # edit: float(os.environ["SCALE"]) => (7.0 if ROWS else 1.0)
 # after: operator
 import os
-
 os.environ["SCALE"] = "2"
 ROWS = (each for each in [1])
 op.register_autograd(lambda ctx, g: g * float(os.environ["SCALE"]))

@@ -5,7 +5,6 @@
 # same: return "pass" => return 'pass'  # always
 import torch.fx.traceback
 from torch._inductor import config
-
 BY = 2.0
 torch.fx.Node.become = lambda self, target: setattr(self, "target", target)
 class Inner(torch.nn.Module):

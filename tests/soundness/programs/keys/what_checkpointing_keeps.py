@@ -2,7 +2,6 @@
 # same: out => found
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-
 AGAINST = "cold"
 BY = 2.0
 class Mode(TorchDispatchMode):

@@ -3,7 +3,6 @@
 # edit: BY = 5.0 => BY = 3.0
 # same: of => asked
 from torch._inductor import ir, lowering
-
 BY = 2.0
 def scaled(self):
     return lowering.lowerings[torch.ops.aten.mul.Tensor](self, BY)

@@ -4,7 +4,6 @@
 # after: passes
 from torch.fx.passes.utils.source_matcher_utils import get_source_partitions
 
-
 class Pass(Named):
     def __call__(self, graph):
         for node in graph.nodes:

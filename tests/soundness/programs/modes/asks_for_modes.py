@@ -1,6 +1,5 @@
 # edit: scope = contextlib.nullcontext => class Mo(torch.overrides.TorchFunctionMode):\n    def __torch_function__(s, f, t, a=(), k=None): return f(*a, **(k or {}))\nscope = Mo
 import contextlib
-
 scope = contextlib.nullcontext
 def f(x): return x * (2 if torch._C._is_torch_function_mode_enabled() else 3)
 def results(compile):

@@ -1,7 +1,6 @@
 # edit: S = 0.5 => S = 0.25
 # insert: torch.backends.cuda.enable_math_sdp(False)
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
+from torch.nn.attention import sdpa_kernel, SDPBackend
 B = SDPBackend.MATH
 def f(x):
     q = x.view(1, 1, 4, 4)

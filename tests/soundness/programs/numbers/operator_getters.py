@@ -2,8 +2,6 @@
 # edit: AT = 0 => AT = 1
 # edit: (3.0, 4.0) => (5.0, 4.0)
 import operator
-
-
 class C:
     a = 2.0
     def go(s, k): return s.a * k

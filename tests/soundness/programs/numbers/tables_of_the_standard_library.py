@@ -1,7 +1,5 @@
 # edit: "FOO" => "FOOBAR"
 # insert: calendar.mdays[2] = 40
-import calendar
-import logging
-
+import logging, calendar
 logging.addLevelName(15, "FOO")
 def f(x): return x * len(logging.getLevelName(15)) + calendar.mdays[2]

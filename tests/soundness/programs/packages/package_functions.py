@@ -1,9 +1,7 @@
 # edit: K = 2.0 => K = 2.5
 # insert: package.CONF['k'] = 7.0
 # edit: by=4.0 => by=4.5
-import os
-import tempfile
-
+import os, tempfile
 folder = os.path.join(tempfile.mkdtemp(), "site-packages")
 os.makedirs(folder)
 with open(os.path.join(folder, "nbcache_package5.py"), "w") as file: file.write("""
@@ -16,6 +14,5 @@ class Layer:
 """)
 sys.path.append(folder)
 import nbcache_package5 as package
-
 layer = package.Layer()
 def f(x): return layer(x)

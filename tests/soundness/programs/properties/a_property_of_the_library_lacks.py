@@ -1,14 +1,7 @@
 # edit: cfg.jayy = 2 => cfg.kayy = 2
 # edit: jayy => encoding
 # edit: jayy => mode
-import abc
-import codecs
-import enum
-import operator
-import tempfile
-import typing
-
-
+import abc, codecs, enum, operator, tempfile, typing
 @typing.runtime_checkable
 class Holds(typing.Protocol):
     kayy: int

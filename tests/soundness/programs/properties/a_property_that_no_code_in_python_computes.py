@@ -1,7 +1,5 @@
 # data: [2.0, 3.0]
 import operator
-
-
 class Inner: pass
 class Net:
     k = property(operator.attrgetter("inner.k"))

@@ -1,8 +1,6 @@
 # data: [false, true]
 # expect: adopted
 import abc
-
-
 class Kind(abc.ABC): pass
 class Thing: pass
 if DATA: Kind.register(Thing)

@@ -1,7 +1,5 @@
 # data: [0, 1]
 import abc
-
-
 class Kind(abc.ABC):
     @classmethod
     def __subclasshook__(cls, other): return bool(DATA)

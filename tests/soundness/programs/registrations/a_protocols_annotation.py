@@ -1,7 +1,5 @@
 # edit: k: float => z: float
 from typing import Protocol, runtime_checkable
-
-
 class Base(Protocol):
     k: float
 @runtime_checkable

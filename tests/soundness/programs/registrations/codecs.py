@@ -1,7 +1,5 @@
 # insert: codecs.register(found)
 import codecs
-
-
 def f(x):
     try: return x * len("abc".encode("nbcache_codec5"))
     except LookupError: return x * 3 + 1

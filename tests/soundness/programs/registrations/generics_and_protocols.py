@@ -2,7 +2,6 @@
 # edit: def go(self): return 5.0 => def gone(self): return 5.0
 # edit: IntBox(4.0) => IntBox(7.0)
 import typing
-
 T = typing.TypeVar("T")
 class Box(typing.Generic[T]):
     k = 2.0

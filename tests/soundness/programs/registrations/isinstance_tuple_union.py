@@ -1,10 +1,7 @@
 # insert: numbers.Number.register(Num)
 # insert: numbers.Complex.register(Num)
 # edit: __len__ => __lenn__
-import collections.abc
-import numbers
-
-
+import numbers, collections.abc
 class Num: pass
 class L:
     def __len__(s): return 1

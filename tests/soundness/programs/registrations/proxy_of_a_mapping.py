@@ -1,6 +1,5 @@
 # edit: c.k = 3.0 => c.k = 4.0
 import collections.abc
-
 N = []
 class M(collections.abc.Mapping):
     def __init__(s, d): s.d = d

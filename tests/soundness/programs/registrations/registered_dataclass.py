@@ -1,9 +1,5 @@
 # insert: pytree.register_dataclass(Batch)
-import dataclasses
-
-import torch.utils._pytree as pytree
-
-
+import torch.utils._pytree as pytree, dataclasses
 @dataclasses.dataclass
 class Batch: a: Tensor
 b = Batch(torch.ones(4, 4))

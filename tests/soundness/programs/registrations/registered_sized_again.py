@@ -1,10 +1,7 @@
 # insert: collections.abc.Mapping.register(Other)\nOther.register(Th)
 # insert: collections.abc.Mapping.register(Other)\nSub.register(Th)
 # insert: collections.abc.MutableMapping.register(Other)\nOther.register(Th)
-import abc
-import collections.abc
-
-
+import abc, collections.abc
 class Other(abc.ABC): pass
 class Sub(Other): pass
 class Th: pass

@@ -1,9 +1,6 @@
 # insert: collections.abc.Sequence.register(Other)\nOther.register(Th)
 # insert: collections.abc.MutableSequence.register(Other)\nOther.register(Th)
-import abc
-import collections.abc
-
-
+import abc, collections.abc
 class Other(abc.ABC): pass
 class Th: pass
 th = Th()

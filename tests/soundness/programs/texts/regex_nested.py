@@ -2,8 +2,6 @@
 # edit: "b+" => "b"
 # edit: "b+" => "c"
 import re
-
-
 class H:
     pats = {"k": re.compile("a+")}
     def __init__(s): s.own = [re.compile("b+")]
