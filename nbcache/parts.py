@@ -10,7 +10,8 @@ from typing import Any
 
 from nbcache.keys.cache_key import Dependencies
 from nbcache.keys.monkeypatches import GENERATORS, TABLES
-from nbcache.torch_bridge import TorchBridge, events, graph_contents, lookups, portable, prewarm, recording
+from nbcache.torch_bridge import events, graph_contents, lookups, portable, prewarm, recording
+from nbcache.torch_bridge.bridge import TorchBridge
 from nbcache.torch_bridge.cache_folder import DefaultFolder
 from nbcache.torch_bridge.hooks import Loss, Part
 from nbcache.torch_bridge.providers import cpp_kernels, gemm_autotune, graphs, triton_kernels

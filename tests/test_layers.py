@@ -18,7 +18,7 @@ BUDGETS = {
     "bench": 890,
     "core": 2040,
     "kernel": 4460,
-    "keys": 4110,
+    "keys": 4130,
     "launcher": 1410,
     "sharing": 3260,
     "storage": 3060,

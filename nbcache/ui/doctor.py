@@ -33,7 +33,8 @@ from nbcache.storage.backends.base import Store
 from nbcache.storage.backends.directory import DirectoryStore
 from nbcache.storage.backends.open import open_shared
 from nbcache.storage.compatibility import fitting
-from nbcache.torch_bridge import TorchBridge, environment, gpus, torch_behavior
+from nbcache.torch_bridge import environment, gpus, torch_behavior
+from nbcache.torch_bridge.bridge import TorchBridge
 from nbcache.torch_bridge.cache_folder import CacheFolder, refusal, usual_root
 from nbcache.torch_bridge.cache_settings import switched_off
 from nbcache.torch_bridge.context import Traces

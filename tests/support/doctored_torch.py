@@ -23,7 +23,7 @@ from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
 from nbcache.parts import PARTS, make_bridge
 from nbcache.storage.backends.memory import MemoryStore
-from nbcache.torch_bridge import TorchBridge
+from nbcache.torch_bridge.bridge import TorchBridge
 from nbcache.torch_bridge.hooks import Hook, Part
 
 DRIVER = "triton.backends.nvidia.driver"

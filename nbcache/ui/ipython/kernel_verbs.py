@@ -50,7 +50,8 @@ from nbcache.storage.compatibility import fitting
 from nbcache.storage.history import MAX_RUNS, Run, asked_for, missed_unchanged
 from nbcache.storage.manifests import Clearing, union
 from nbcache.storage.types import type_of
-from nbcache.torch_bridge import TorchBridge, cache_settings
+from nbcache.torch_bridge import cache_settings
+from nbcache.torch_bridge.bridge import TorchBridge
 from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.torch_bridge.graph_contents import contents_of
 from nbcache.ui import doctor
