@@ -59,9 +59,7 @@ class SharedClient:
         self, environment: Environment, key: str, function: str, tried: Collection[str]
     ) -> Sequence[Artifact]:
         """Return the graph that another kernel compiles now, waiting as long as that is expected to take."""
-        timings = self.level.timings
-        seconds = self._seconds.get(function, timings.usually_expected)
-        expected = min(max(timings.least_expected, seconds), timings.most_expected)
+        expected = self._expected_seconds(function)
         entries = self.level.wait_for_other_kernel(environment, _GRAPH, key, expected, tried)
         if not entries:
             self._claims.setdefault(threading.get_ident(), []).append((environment, key))
@@ -71,6 +69,11 @@ class SharedClient:
         """Let the kernels go on that wait for what a thread has compiled, once that is published."""
         for environment, key in self._claims.pop(thread, []):
             self._cache.submit(partial(self.level.compiled, environment, _GRAPH, key))
+
+    def _expected_seconds(self, function: str) -> float:
+        timings = self.level.timings
+        seconds = self._seconds.get(function, timings.usually_expected)
+        return min(max(timings.least_expected, seconds), timings.most_expected)
 
     def _unpack(self, environment: Environment, entries: Iterable[VerifiedEntry]) -> list[Artifact]:
         artifacts = []

@@ -201,6 +201,20 @@ def test_an_edited_cell_is_known_by_its_number() -> None:
     assert "1 cell was edited since" in plan_parts(plan)
 
 
+def test_an_edited_cell_is_known_by_where_it_stands_if_the_file_has_no_numbers() -> None:
+    cells = notebook("import torch", DEFINE, "f(x + 1)", "print(2)", TRAIN)
+    edited = run(CALL, "a", 6.0, function="<lambda>", execution_count=3)
+    plan = planned(cells, [place("a")], [edited], [HERE.digest])
+    assert [each.cell.position for each in plan.cells] == [3]  # all were run in order
+
+    after = run(TRAIN, "b", 6.0, function="step", execution_count=12)
+    later = replace(edited, execution_count=10)
+    plan = planned(cells, [place("a")], [later, after], [HERE.digest])
+    assert [(each.cell.position, each.is_edited) for each in plan.cells] == [(3, True), (5, False)]
+    plan = planned(cells, [place("a")], [replace(edited, execution_count=30), after], [HERE.digest])
+    assert [each.cell.position for each in plan.cells] == [5]
+
+
 def test_an_edited_cell_is_known_by_the_functions_that_it_mentions() -> None:
     cells = notebook(DEFINE, "print('f')", CALL + " # faster")
     plan = planned(cells, [place("a")], [run(CALL, "a", 6.0, execution_count=None)], [HERE.digest])

@@ -294,7 +294,7 @@ def planned(
             continue  # an earlier state of what another cell compiles now, as far as can be told
         of_last = [run for run in known[digest] if run.kernel == last]
         counts = {run.execution_count for run in of_last if run.execution_count is not None}
-        if (cell := _find_edited(functions, counts, free)) is None:
+        if (cell := _find_edited(functions, counts, _positions(cells, known, last), free)) is None:
             gone |= dict.fromkeys(run.function for run in of_last)
             continue
         free.remove(cell)
@@ -341,16 +341,34 @@ def _known(
     return known
 
 
-def _find_edited(
-    functions: Collection[str], counts: Collection[int], free: Sequence[NotebookCell]
-) -> NotebookCell | None:
-    """Return the edited cell that has compiled these functions: by its number, or by the names in it.
+def _positions(
+    cells: Sequence[NotebookCell], known: Mapping[str, Sequence[Run]], kernel: str
+) -> dict[int, int]:
+    """Return the positions of the unchanged cells that a kernel has run, by their numbers in it."""
+    ran = ((run, cell) for cell in cells for run in known.get(cell.digest, ()) if run.kernel == kernel)
+    return {run.execution_count: cell.position for run, cell in ran if run.execution_count is not None}
 
-    `counts` are its numbers in the last kernel.
+
+def _find_edited(
+    functions: Collection[str],
+    counts: Collection[int],
+    positions: Mapping[int, int],
+    free: Sequence[NotebookCell],
+) -> NotebookCell | None:
+    """Return the edited cell that has compiled these functions; None if unknown.
+
+    It is found by its number, by its distance from unchanged cells, since most people run cells in order, or
+    by the names in it. `counts` are its numbers in the last kernel.
     """
     for cell in free:
         if cell.execution_count in counts:
             return cell
+    for count in counts:
+        nearest = min(positions, key=lambda number: abs(number - count), default=0)
+        place = positions.get(nearest, 0) + count - nearest
+        for cell in free:
+            if cell.position == place and cell.execution_count is None:
+                return cell
     parts = {part for function in functions for part in function.removesuffix(RESUMED).split(".")}
     return next((cell for cell in free if (parts - _NAMELESS) & cell.names), None)
 
