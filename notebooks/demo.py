@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def run_notebook(saved_as: Path) -> list[CellRun]:
 
     runs = []
     for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
-        identity = Cell.of(cell.source, cell.execution_count).to_json()
+        identity = asdict(Cell.of(cell.source, cell.execution_count))
         graphs = [graph for report in reports if report["cell"] == identity for graph in report["graphs"]]
         title = f"In[{cell.execution_count}] {title_of(cell.source)}"
         runs.append(CellRun(title, seconds[cell.id], printed_by(cell), graphs))
