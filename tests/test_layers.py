@@ -16,7 +16,7 @@ HIGH = {"bench", "keys", "launcher", "torch_bridge", "traces", "ui"}
 TOP = {"__main__", "parts"}
 BUDGETS = {
     "bench": 890,
-    "core": 2040,
+    "core": 2050,
     "kernel": 4480,
     "keys": 4130,
     "launcher": 1410,
@@ -24,7 +24,7 @@ BUDGETS = {
     "storage": 3060,
     "torch_bridge": 5420,
     "traces": 3250,
-    "ui": 7020,
+    "ui": 7030,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}

@@ -138,11 +138,19 @@ class GraphRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values, by the stable names that docs/json.md documents."""
-        values = asdict(self)
-        shown = {item.name: values[item.name] for item in fields(self) if item.repr}
-        for name in ("versions", "recompile_limit", "threads"):
-            shown[name] = shown[name] or None
-        return shown
+        shown = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
+        return shown | {
+            "cell": self.cell and asdict(self.cell),
+            "function_cell": self.function_cell and asdict(self.function_cell),
+            "direction": self.direction.value,
+            "outcome": self.outcome.value,
+            "level": self.level and self.level.value,
+            "seconds": dict(self.seconds),
+            "bytes": dict(self.bytes),
+            "versions": self.versions or None,
+            "recompile_limit": self.recompile_limit or None,
+            "threads": self.threads or None,
+        }
 
 
 @dataclass(frozen=True, slots=True)
