@@ -404,7 +404,7 @@ class Section:
         self._is_open = name in pages.OPEN or len(panel.names) < len(pages.SECTIONS)
         self._line = html()
         self._content = html()
-        self._toggle = button("", "", "", partial(self._fold, True))
+        self._toggle = button("", "", "", self._fold)
         for trait, value in _CARET.items():
             setattr(self._toggle.layout, trait, value)
         self._toggle.style.button_color = "transparent"
@@ -412,7 +412,7 @@ class Section:
         self._body = widgets.VBox(parts[:: self._order], layout={"padding": "0 0 6px 28px"})
         head = widgets.HBox([self._toggle, self._line], layout={"align_items": "flex-start"})
         self.box = widgets.VBox([head, self._body], layout={"border_top": "1px solid rgba(128,128,128,0.3)"})
-        self._fold(False)
+        self._show_fold()
 
     def draw(self, facts: Facts, now: Now) -> None:
         words, blocks = pages.section(self._name, facts, now)
@@ -423,9 +423,11 @@ class Section:
     def _controls(self) -> list[Any]:
         return []
 
-    def _fold(self, other: bool) -> None:
-        """Show whether the section is open, the other way than before or as before."""
-        self._is_open ^= other
+    def _fold(self) -> None:
+        self._is_open = not self._is_open
+        self._show_fold()
+
+    def _show_fold(self) -> None:
         show(self._body, self._is_open)
         self._toggle.icon = "caret-down" if self._is_open else "caret-right"
         self._toggle.tooltip = f"{'close' if self._is_open else 'open'} {self._name}"
