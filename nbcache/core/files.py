@@ -34,16 +34,16 @@ def read(path: Path, *, max_bytes: int) -> bytes:
             data = stream.read(max_bytes + 1) if status.st_size <= max_bytes else None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         step = "check the path, and that it is yours to read"
-        raise _failed("the file cannot be read", error, path, step) from error
+        raise _file_error("the file cannot be read", error, path, step) from error
     if data is None or len(data) > max_bytes:
         raise SnapshotError(f"the file is longer than {max_bytes:,} bytes", where=str(path))
     return data
 
 
-def _failed(
-    what: str, error: OSError | ValueError, path: Path, next_step: str | None = None
+def _file_error(
+    problem: str, cause: OSError | ValueError, path: Path, next_step: str | None = None
 ) -> SnapshotError:
-    text = f"{what}: {getattr(error, 'strerror', None) or error}"
+    text = f"{problem}: {getattr(cause, 'strerror', None) or cause}"
     return SnapshotError(text, where=str(path), next_step=next_step)
 
 
@@ -67,7 +67,7 @@ def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: in
             _replace(path, after)
         except OSError as error:
             step = "free disk space or choose another path: what was there is as it was"
-            raise _failed("the file cannot be written", error, path, step) from error
+            raise _file_error("the file cannot be written", error, path, step) from error
         return True
 
 
@@ -78,7 +78,7 @@ def _alone(folder: Path) -> Iterator[None]:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         step = "choose a folder that exists and is yours"
-        raise _failed("no file can be kept there", error, folder, step) from error
+        raise _file_error("no file can be kept there", error, folder, step) from error
     try:
         deadline = time.monotonic() + _LOCK_SECONDS
         while not try_lock(descriptor):
