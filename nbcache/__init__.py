@@ -30,7 +30,7 @@ _MODULES = {
     "NbcacheError": "errors",
     "__version__": "version",
 }
-"""Where in `nbcache.core` the values are that this exports."""
+"""Exported value → its module in `nbcache.core`."""
 
 
 def load_ipython_extension(ipython: Any) -> None:

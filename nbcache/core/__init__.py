@@ -1,1 +1,1 @@
-"""What everything else stands on: values, errors, settings, trust, text, files and threads."""
+"""The base of all other packages: settings, errors, values, patches of modules, text, files and threads."""

@@ -1,1 +1,1 @@
-"""What one kernel knows: its session, its tracker, its reports, and what it fetches ahead."""
+"""The state of one kernel: session, cache of its notebook, tracker, reports."""

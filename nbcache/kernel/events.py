@@ -1,4 +1,4 @@
-"""What the torch bridge tells a session while a cell compiles."""
+"""Events that the torch bridge sends to a session while a cell compiles."""
 
 from __future__ import annotations
 

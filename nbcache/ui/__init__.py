@@ -1,1 +1,1 @@
-"""What people see and type: the IPython extension, the terminal, what both display, and the doctor."""
+"""The user interface: the IPython extension, the terminal, their displays, and the doctor."""

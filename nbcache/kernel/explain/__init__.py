@@ -1,1 +1,1 @@
-"""Why a graph missed: values in, values out."""
+"""Pure functions: why a graph missed, statistics, the plan of the next run, whether compiling pays."""

@@ -1,1 +1,1 @@
-"""Digests of Python code and values, which change where what a function does may change."""
+"""Digests of Python code and values: they change wherever the behaviour of a function may change."""
