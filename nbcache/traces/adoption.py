@@ -265,14 +265,22 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
     source_values = facts.SourceValues(
         frame.values, _globals_of_trace(read, frame), guards._get_closure_vars()
     )
+    changed_sources: set[int] = set()  # and those below them, where a lookup might run any code
     for index, (expression, (_, base, _)) in enumerate(zip(read.expressions, trace.sources, strict=True)):
-        # its base source comes first, and has been checked
-        values.append(source_values.read(expression, None if base is None else values[base]))
+        base_value = None if base is None else values[base]  # its base comes first, and has been checked
+        below_changed = base in changed_sources
+        value = source_values.read(expression, base_value, by_any_code=not below_changed)
+        values.append(value)
+        if below_changed:
+            changed_sources.add(index)
+            if value is facts.RUNS:
+                continue
         if (digest := fact_rows.pop(index, None)) is None:
             continue
-        current = facts.fact_of(objects, values[-1], frame.scope, complete=facts.covers_value(digest))
+        current = facts.fact_of(objects, value, frame.scope, complete=facts.covers_value(digest))
         if current != digest:
-            changed.append(_Changed(_name_in_words(sources[index]), values[-1], digest, current))
+            changed_sources.add(index)
+            changed.append(_Changed(_name_in_words(sources[index]), value, digest, current))
             if not thorough:
                 break
     if changed:

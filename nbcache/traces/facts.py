@@ -311,6 +311,7 @@ class SourceValues:
         self._names = {**env, "L": frame, "G": scope}
         self._known: dict[Any, Any] = {}
         self._running = Running(is_users_code)
+        self._running_any = Running(lambda code: True)
 
     def of(self, source: Any) -> Any:
         if source not in self._known:
@@ -318,24 +319,27 @@ class SourceValues:
             self._known[source] = self.read(expression_of(source), None if base is None else self.of(base))
         return self._known[source]
 
-    def read(self, expression: Expression | None, base: Any) -> Any:
-        """Return the value of a source, ABSENT without one, or RUNS if it needs the user's code."""
+    def read(self, expression: Expression | None, base: Any, *, by_any_code: bool = True) -> Any:
+        """Return the value of a source, ABSENT without one, or RUNS if it needs the user's code.
+
+        Without `by_any_code`, return RUNS if it needs the code of a package, too.
+        """
         if expression is None or base is ABSENT:
             return ABSENT
-        if base is RUNS or self._runs(expression, base):
+        if base is RUNS or self._runs(expression, base, self._running if by_any_code else self._running_any):
             return RUNS
         try:
             return eval(expression.code, self._names, {"_": base})
         except Exception:  # no code of the user has run, so the exception says that the value is missing
             return ABSENT
 
-    def _runs(self, expression: Expression, base: Any) -> bool:
+    def _runs(self, expression: Expression, base: Any, running: Running) -> bool:
         key = expression.key if expression.index is None else self.of(expression.index)
-        if key is RUNS or (expression.attribute and self._running.attribute(base, expression.attribute)):
+        if key is RUNS or (expression.attribute and running.attribute(base, expression.attribute)):
             return True
-        if expression.is_element and self._running.element(base):
+        if expression.is_element and running.element(base):
             return True
-        return expression.has_key and self._running.missing(base, key)
+        return expression.has_key and running.missing(base, key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ def open_page(server, chromium):
         context.set_default_timeout(60_000)
         contexts.append(context)
         tab = context.new_page()
+        tab.on("console", lambda each: print(each.text) if each.type == "error" else None)  # shown on failure
         tab.on("request", lambda each: foreign.append(each.url) if _is_foreign(each.url, server) else None)
         return lab.Page(server, tab, front_end, name)
 

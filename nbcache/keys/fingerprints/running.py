@@ -1,4 +1,4 @@
-"""Answers whether a lookup of an attribute or element would run user code, without running any."""
+"""Answers whether a lookup of an attribute or element may run user code, without running any."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ _PLAIN = (
     *_BUILT_IN,
 )
 """Types of class attributes whose lookup runs no Python code."""
+_READERS = ("__class_getitem__", "__get__", "__getattribute__", "__getitem__", "get")
+"""Names of methods in C that only read; others may change their object, such as `list.pop`."""
 _WRAPPERS = (functools.partial, types.MethodType, staticmethod, classmethod)
 """Types that wrap another function."""
 
 
 class Running:
-    """Answers which lookups run code objects for which `is_user_code` returns True.
+    """Answers which lookups may run code objects for which `is_user_code` returns True.
 
+    A lookup that calls a function in C counts as well, unless that function is known to read only.
     Answers about classes are cached, so classes must not change while an instance is used.
     """
 
@@ -114,7 +117,7 @@ class Running:
             function = function.func if issubclass(kind, functools.partial) else function.__func__
         if kind is types.FunctionType:
             return self._is_user_code(function.__code__)
-        return kind not in _BUILT_IN
+        return kind not in _BUILT_IN or function.__name__ not in _READERS
 
 
 def _lookup(kind: type, name: str) -> Any:
