@@ -116,6 +116,23 @@ def test_an_element_is_told_by_its_class_and_others_code_does_not_count() -> Non
     assert theirs.element(Generic) and not nobody.element(Generic) and not theirs.element(Held)
 
 
+def test_a_function_in_c_counts_as_code_unless_it_only_reads() -> None:
+    class Pops(list[int]):
+        popped = property(list.pop)
+
+    class Table(dict[str, int]):
+        __getattr__ = dict.get
+
+    class Emptied(dict[str, int]):
+        __getattr__ = dict.pop
+
+    running = Running(lambda code: False)
+    pops = Pops([1])
+    assert running.attribute(pops, "popped") and running.attribute(Emptied(a=1), "a")
+    assert not running.attribute(Table(a=1), "a") and not running.element(pops)
+    assert pops == [1]
+
+
 def test_a_dictionary_that_makes_what_it_has_not_is_told_without_having_it_made() -> None:
     made = collections.defaultdict(lambda: ran(), a=1)
     assert [Running.missing(made, key) for key in ("a", "b")] == [False, True]
