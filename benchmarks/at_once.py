@@ -61,7 +61,7 @@ def _start(url: str | None, folder: Path, model: str, processes: int) -> dict[st
         variables |= {"NBCACHE_SHARED_URL": url} if url else {}
         with kernel(home, ROOT, variables) as running:
             barrier.wait()
-            for cell in Model(model, "inference").cells(STANDARD["shared"], Path()).values():
+            for cell in Model(model, "inference").cells(STANDARD["shared"]).values():
                 ended = running.run(cell).ended
             return ended, json.loads(running.run(_REPORTS).printed)
 

@@ -24,7 +24,7 @@ from nbcache.bench.runner import (
     Planned,
     Runner,
     Subject,
-    load_bundle,
+    prewarmed,
 )
 from nbcache.core.text import DOT
 from nbcache.launcher.kernel_spec import LAUNCHER, PYTHON_OPTIONS
@@ -53,7 +53,9 @@ _REMOTE = dict.fromkeys(("TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE", "TORCHINDUCTOR_A
 STANDARD: Mapping[str, Variant] = {
     variant.name: variant
     for variant in (
-        *(replace(variant, variables={**variant.variables, **_UNTRACED}) for variant in VARIANTS.values()),
+        Variant("eager", variables={"TORCH_COMPILE_DISABLE": "1"}),
+        *(replace(variant, variables=_UNTRACED) for variant in VARIANTS.values()),
+        Variant("mega-cache"),
         Variant("torch-redis", variables=_REMOTE),
         Variant("shared", loads=True, variables=_UNTRACED),
         Variant("cold-traced", loads=True, stores=True),
@@ -62,9 +64,12 @@ STANDARD: Mapping[str, Variant] = {
         Variant("forked-traced", loads=True, restores="cold-traced", home="cold-traced"),
     )
 }
-USUAL = tuple(VARIANTS)
+USUAL = ("eager", "cold", "torch-warm", "mega-cache", "restart", "fresh")
 NURSERY = ("torch-warm", "restart", "traced", "forked", "forked-traced")
 """The variants of `--kernel nursery`: forked kernels, the same in ordinary ones, and torch warm."""
+_SAVE_BUNDLE = """\
+import pathlib, torch
+pathlib.Path({!r}).write_bytes((torch.compiler.save_cache_artifacts() or (b"",))[0])"""
 _ON_REDIS = {"torch-redis": TORCHS, "shared": OURS}
 """Beginnings of the keys of each variant that needs a Redis."""
 
@@ -99,8 +104,10 @@ class Model(Subject):
         mode_argument = "" if compile_mode == COMPILE_MODES[0] else f", mode={compile_mode!r}"
         self._compiled = f"torch.compile(model{mode_argument}{', dynamic=True' if dynamic else ''})"
         self._training = mode == "training"
+        self.bundle = Path("bundle")
+        """The file of torch's Mega-Cache."""
 
-    def cells(self, variant: Variant, bundle: Path) -> dict[str, Any]:
+    def cells(self, variant: Variant) -> dict[str, Any]:
         model, size, device, precision = (
             self.values[key] for key in ("model", "size", "device", "precision")
         )
@@ -110,7 +117,8 @@ class Model(Subject):
             f"case = build({model!r}, {size!r}, {device!r}, {self._training}, {precision!r})",
             "model, args, kwargs = case.model, case.args, case.kwargs",
         ]
-        call = [load_bundle(bundle)] * (variant.torchs == "bundle")
+        load = f"torch.compiler.load_cache_artifacts(open({str(self.bundle)!r}, 'rb').read())"
+        call = [load] * (variant.name == "mega-cache")
         call.append(f"compiled = {'model' if variant.name == 'eager' else self._compiled}")
         around = [] if self._training else ["torch.no_grad()"]
         if precision == "amp":
@@ -182,8 +190,9 @@ class ModelRunner(Runner):
         compile_once: bool = False,
     ) -> None:
         """With `compile_once` the cold kernel, with nbcache, fills torch's cache folder and bundle, too."""
-        super().__init__(subject, STANDARD, folder, say)
+        super().__init__(subject, folder, say)
         self.model = subject
+        self.model.bundle = folder / "bundle"
         self.sizes: dict[str, Sizes] = {}
         """Sizes of the stores of the cold variants."""
         self.on_server: dict[str, dict[str, Any]] = {}
@@ -194,11 +203,13 @@ class ModelRunner(Runner):
         self._compile_once = compile_once
 
     def prepare(self, variants: Sequence[Variant]) -> None:
-        if not self._compile_once:
-            super().prepare(variants)
-        elif STANDARD["cold"] not in variants:
-            self.one(Planned(STANDARD["cold"], 0))
-        for name in {variant.name for variant in variants} & _ON_REDIS.keys():
+        names = {variant.name for variant in variants}
+        needs = {variant.restores for variant in variants if variant.restores}
+        needs = (needs | {"cold"} if self._compile_once else needs) - names
+        for name in [*([] if self._compile_once else ["torch-warm"]), *sorted(needs)]:
+            self.say(f"preparing the caches of {name}")
+            self.one(Planned(STANDARD[name], 0))
+        for name in names & _ON_REDIS.keys():
             assert self._server is not None
             self.say(f"preparing the Redis of {name}")
             before = self._server.counts()
@@ -225,8 +236,10 @@ class ModelRunner(Runner):
             variables["TORCHINDUCTOR_CACHE_DIR"] = str(Path(variables["TMPDIR"], folder))
         return variables
 
-    def fills(self, planned: Planned) -> bool:
-        return super().fills(planned) or (self._compile_once and planned.variant.name == "cold")
+    def _fills(self, planned: Planned) -> bool:
+        """Return whether this kernel fills torch's own cache folder, and saves the bundle."""
+        name, number = planned.variant.name, planned.number
+        return name == "cold" if self._compile_once else (name, number) == ("torch-warm", 0)
 
     @contextlib.contextmanager
     def start(self, planned: Planned, **more: Any) -> Iterator[Kernel]:
@@ -252,6 +265,10 @@ class ModelRunner(Runner):
 
     def finish(self, running: Kernel, planned: Planned) -> dict[str, Any]:
         """Return further figures: hot calls, agreement with eager, memory, traffic and sizes."""
+        if self._fills(planned):
+            running.run(_SAVE_BUNDLE.format(str(self.model.bundle)))
+        if planned.variant.stores:
+            prewarmed(running)
         more: dict[str, Any] = {"private_bytes": _private_bytes(running)}
         if self._server is not None and self._counts is not None:
             more["asked"] = self._server.counts().since(self._counts)
@@ -269,10 +286,10 @@ class ModelRunner(Runner):
         run = super().one(planned)
         name = planned.variant.name
         misses = run.more["counters"].get("fxgraph_cache_miss")
-        if self._compile_once and planned.variant.torchs and misses:
+        if self._compile_once and name in ("torch-warm", "mega-cache") and misses:
             raise CellFailed(f"{name} compiled again what nbcache had compiled: leave out --compile-once")
         if planned.variant.stores:
-            self.sizes[name] = sizes_of(self.stored(name), _cell(run), self.bundle)
+            self.sizes[name] = sizes_of(self.stored(name), _cell(run), self.model.bundle)
         return run
 
     def to_json(self) -> dict[str, Any]:

@@ -14,8 +14,6 @@ from nbcache.core.text import DOT, NOTHING, aligned, counted, one_line
 FULL = "full"
 Idle = float | str
 """Seconds of idle time before a cell, or `FULL`: until prewarming is done."""
-COMPARED = {"torch-warm": "times_torch_warm", "mega-cache": "times_mega_cache"}
-"""The variants that others are compared with, and the JSON field of the ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +28,8 @@ class Variant:
     """Name of the variant whose store this one restores; empty for none."""
     home: str = ""
     """Name of the variant whose folders this one has, emptied; empty for folders of its name."""
-    torchs: str = ""
-    """The part of torch's own cache that it finds: `folder`, `bundle`, or none."""
+    keeps_torchs: bool = False
+    """True where it finds torch's own cache folder as an earlier kernel of it left it."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -43,10 +41,8 @@ class Variant:
 VARIANTS = {
     variant.name: variant
     for variant in (
-        Variant("eager", variables={"TORCH_COMPILE_DISABLE": "1"}),
         Variant("cold", loads=True, stores=True),
-        Variant("torch-warm", torchs="folder"),
-        Variant("mega-cache", torchs="bundle"),
+        Variant("torch-warm", keeps_torchs=True),
         Variant("restart", loads=True, restores="cold", home="cold"),
         Variant("fresh", loads=True, restores="cold"),
     )
@@ -109,10 +105,9 @@ def medians(runs: Iterable[Run]) -> list[dict[str, Any]]:
         groups.setdefault((run.variant, run.idle), []).append(run)
     texts = next((group[0].printed for (name, _), group in groups.items() if name.startswith("cold")), None)
     rows = [_row(group, texts) for group in groups.values()]
-    seconds = {row["variant"]: row["cell_seconds"] for row in rows}
+    warm = next((row["cell_seconds"] for row in rows if row["variant"] == "torch-warm"), None)
     for row in rows:
-        for name, key in COMPARED.items():
-            row[key] = seconds[name] / row["cell_seconds"] if name in seconds else None
+        row["times_torch_warm"] = None if warm is None else warm / row["cell_seconds"]
     return rows
 
 
@@ -120,7 +115,6 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
     seconds = [run.cell_seconds for run in group]
     worst = min(group, key=lambda run: run.outcomes["hit"])
     loads = worst.reports is not None
-    comparable = bool(texts) and worst.variant != "eager"  # rounding differs there
     reasons = (graph["reason"] for run in group for graph in run.graphs if graph["outcome"] == "hit")
     costs = dict.fromkeys(map(cost_of_hit, reasons))
     compiled = [sum(graph.get("kernels_compiled", 0) for graph in run.graphs) for run in group]
@@ -133,7 +127,7 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
         "cell_slowest": max(seconds),
         "cells": {title: statistics.median(run.cells[title] for run in group) for title in worst.cells},
         "start_seconds": statistics.median(run.start_seconds for run in group),
-        "agrees": all(run.printed == texts for run in group) if comparable else None,
+        "agrees": all(run.printed == texts for run in group) if texts else None,
         "graphs": len(worst.graphs) if loads else None,
         "outcomes": dict(worst.outcomes),
         "kernels_compiled": max(compiled) if loads else None,
@@ -144,12 +138,15 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
 def report_json(
     results: Sequence[Result], options: Mapping[str, Any], machine: Mapping[str, Any], *, interrupted: bool
 ) -> dict[str, Any]:
-    subjects = []
-    for result in results:
-        runs = [asdict(run) for run in result.runs]
-        subjects.append(
-            {**result.values, "error": result.error, "medians": medians(result.runs), "runs": runs}
-        )
+    subjects = [
+        {
+            **result.values,
+            "error": result.error,
+            "medians": medians(result.runs),
+            "runs": [asdict(run) for run in result.runs],
+        }
+        for result in results
+    ]
     environment = {**machine, **(results[0].environment if results else {})}
     about = {"format": "nbcache.bench", "version": 1, "interrupted": interrupted}
     return {**about, "environment": environment, "options": dict(options), "subjects": subjects}
@@ -178,10 +175,9 @@ def _table(result: Result) -> list[str]:
         lines.append([measured, *(_seconds(row["cell_seconds"]) for row in rows)])
     starts = (NOTHING if row["idle"] else _seconds(row["start_seconds"]) for row in rows)
     lines.append(["start of the kernel to its end", *starts])
-    for name, key in COMPARED.items():
-        ratios = [None if row["variant"] in (name, "eager") else row[key] for row in rows]
-        if any(ratios):
-            lines.append([f"{measured}, against {name}", *map(_times, ratios)])
+    ratios = [None if row["variant"] == "torch-warm" else row["times_torch_warm"] for row in rows]
+    if any(ratios):
+        lines.append([f"{measured}, against torch-warm", *map(_times, ratios)])
     outcomes = (", ".join(f"{count} {name}" for name, count in row["outcomes"].items()) for row in rows)
     lines.append(["graphs", *(text or NOTHING for text in outcomes)])
     compiled = (NOTHING if row["graphs"] is None else str(row["kernels_compiled"]) for row in rows)

@@ -24,7 +24,7 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from nbcache.bench.report import FULL, Idle, Result, Run, Variant, label
+from nbcache.bench.report import FULL, VARIANTS, Idle, Result, Run, Variant, label
 from nbcache.core.errors import NbcacheError
 from nbcache.core.files import read
 from nbcache.core.text import DOT, duration, one_line
@@ -41,9 +41,6 @@ _PREWARM_STATE = (
     "(__import__('nbcache').session())"
 )
 _PREWARM_OVER = (None, "done", "failed", "switched off")
-_SAVE_BUNDLE = """\
-import pathlib, torch
-pathlib.Path({!r}).write_bytes((torch.compiler.save_cache_artifacts() or (b"",))[0])"""
 _REPORTS = """\
 import json, nbcache
 nbcache.session().flush()
@@ -224,23 +221,15 @@ class Subject(Result):
     """Name of the Jupyter kernel; None for a kernel of this interpreter."""
     cwd: Path = field(default_factory=Path.cwd)
 
-    def cells(self, variant: Variant, bundle: Path) -> dict[str, NotebookNode | str]:
-        """Return the cells for a kernel of this variant, by title; `bundle` is the file of mega-cache."""
-        sources, cells = copy.deepcopy(self.sources), dict[str, NotebookNode | str]()
-        if variant.torchs == "bundle" and self.measured:
-            sources[self.measured].source = f"{load_bundle(bundle)}\n{sources[self.measured].source}"
-        elif variant.torchs == "bundle":
-            cells["load the bundle"] = f"import torch\n{load_bundle(bundle)}"
-        if variant.loads and not any(_LOADS.search(cell.source) for cell in sources.values()):
-            cells[LOAD] = LOAD
+    def cells(self, variant: Variant) -> dict[str, NotebookNode | str]:
+        """Return the cells for a kernel of this variant, by title."""
+        sources = copy.deepcopy(self.sources)
+        if variant.loads:
+            loads = any(_LOADS.search(cell.source) for cell in sources.values())
+            return {**sources} if loads else {LOAD: LOAD, **sources}
         for cell in sources.values():
-            if not variant.loads:
-                cell.source = _LOADS.sub(_TORCH_ALONE, cell.source)
-        return {**cells, **sources}
-
-
-def load_bundle(file: Path) -> str:
-    return f"torch.compiler.load_cache_artifacts(open({str(file)!r}, 'rb').read())"
+            cell.source = _LOADS.sub(_TORCH_ALONE, cell.source)
+        return {**sources}
 
 
 def _notebook(path: str) -> Subject:
@@ -257,7 +246,7 @@ def _function(function: str, training: bool) -> Subject:
     module, _, name = function.partition(":")
     mode = "training" if training else "inference"
     make = f"""\
-import os, torch
+import torch
 from torch.utils._pytree import tree_leaves
 from {module} import {name}
 torch.manual_seed(0)
@@ -271,16 +260,15 @@ def total(output):
     return sum(tensor.sum() for tensor in tensors if tensor.is_floating_point())"""
     call = f"with torch.set_grad_enabled({training}):\n    loss = total(compiled(*args, **kwargs))"
     call += "\nloss.backward()" * training + "\nprint(float(loss))"  # on a GPU, this waits for the result
-    compiled = "compiled = model if os.environ.get('TORCH_COMPILE_DISABLE') else torch.compile(model)"
-    cells = {"make the model": make, CALL: f"{compiled}\n{call}", HOT: call}
+    cells = {"make the model": make, CALL: f"compiled = torch.compile(model)\n{call}", HOT: call}
     nodes = {title: new_code_cell(source) for title, source in cells.items()}  # type: ignore[no-untyped-call]
     values = {"model": function, "mode": mode}
     return Subject(DOT.join([function, mode]), values, measured=CALL, sources=nodes)
 
 
-def subjects(names: Sequence[str], training: bool) -> list[Subject]:
-    """Return the notebooks and functions of these names; NbcacheError where a notebook cannot be read."""
-    return [_notebook(name) if name.endswith(".ipynb") else _function(name, training) for name in names]
+def subject_of(name: str, training: bool) -> Subject:
+    """Return the notebook or function of this name; NbcacheError where a notebook cannot be read."""
+    return _notebook(name) if name.endswith(".ipynb") else _function(name, training)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,59 +292,41 @@ def schedule(variants: Sequence[Variant], idle: Sequence[Idle], runs: int) -> It
 class Runner:
     """Measures one subject, which grows with each run: an interrupt loses nothing."""
 
-    def __init__(
-        self, subject: Subject, variants: Mapping[str, Variant], folder: Path, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, subject: Subject, folder: Path, say: Callable[[str], None]) -> None:
         """`folder` is an empty one for everything that kernels write; `say` takes a line of progress."""
         self.subject = subject
         self.folder = folder
-        self.bundle = folder / "bundle"
-        self._variants = variants
         self.say: Callable[[str], None] = lambda line: say(f"{subject.label}: {line}")
 
     def run(self, planned: Sequence[Planned], saved: Callable[[], None] = lambda: None) -> None:
-        """Start all kernels; call `saved` after each. The result has the first failure."""
+        """Start all kernels until one fails, whose error the result has; call `saved` after each."""
+        name = "the first kernel"
         try:
             self.prepare([plan.variant for plan in planned])
             for number, plan in enumerate(planned, 1):
                 name = label(plan.variant.name, plan.idle)
-                try:
-                    run = self.one(plan)
-                except CellFailed as error:
-                    if plan.variant.stores:
-                        raise
-                    self._fail(f"{name}: {error}")
-                    continue
+                run = self.one(plan)
                 self.subject.runs.append(run)
                 seconds = duration(run.cell_seconds)
                 self.say(f"run {plan.number}{DOT}{name}: {seconds} ({number} of {len(planned)})")
                 saved()
-        except CellFailed as error:  # of a kernel that others need
-            self._fail(str(error))
-
-    def _fail(self, problem: str) -> None:
-        self.subject.error = self.subject.error or problem
-        self.say(f"FAILED {problem}")
+        except CellFailed as error:
+            self.subject.error = f"{name}: {error}"
+            self.say(f"FAILED {self.subject.error}")
 
     def prepare(self, variants: Sequence[Variant]) -> None:
-        """Fill torch's cache, the page cache, .pyc files, and nbcache's store where no cold run will."""
-        torchs = any(variant.torchs for variant in variants)
-        self.say("preparing torch's own cache" if torchs else "preparing")
-        self.one(Planned(self._variants["torch-warm" if torchs else "eager"], 0))
-        names = [variant.name for variant in variants]
-        for name in {variant.restores for variant in variants if variant.restores}.difference(names):
-            self.say("preparing nbcache's store")
-            self.one(Planned(self._variants[name], 0))
+        """Fill torch's cache, the page cache and .pyc files."""
+        self.say("preparing torch's own cache")
+        self.one(Planned(VARIANTS["torch-warm"], 0))
 
     def one(self, planned: Planned) -> Run:
         variant, measured, home = planned.variant, self.subject.measured, self.home(planned.variant)
-        fills = self.fills(planned)
         store = self.stored(variant.restores) if variant.restores else None
-        home.empty(keep_caches=variant.torchs == "folder" and not fills, store=store)
+        home.empty(keep_caches=variant.keeps_torchs and planned.number > 0, store=store)
         seconds: dict[str, float] = {}
         printed, state = [], None
         with self.start(planned) as running:
-            for title, cell in self.subject.cells(variant, self.bundle).items():
+            for title, cell in self.subject.cells(variant).items():
                 if planned.idle == FULL and seconds:
                     state = prewarmed(running)
                 elif planned.idle is not None and seconds:
@@ -365,10 +335,6 @@ class Runner:
                 ran = running.run(cell)
                 seconds[title] = ran.seconds
                 printed.append(ran.printed)
-            if fills:
-                running.run(_SAVE_BUNDLE.format(str(self.bundle)))
-            if variant.stores:
-                prewarmed(running)  # a user's kernel goes on, and stores what prewarming makes, too
             more = self.finish(running, planned)
             versions = (running.ask(_VERSIONS) or "? ?").split()
         self.subject.environment.update(zip(("torch", "python"), versions, strict=True))
@@ -397,10 +363,6 @@ class Runner:
     def home(self, variant: Variant) -> Home:
         return Home(self.folder / (variant.home or variant.name))
 
-    def fills(self, planned: Planned) -> bool:
-        """Return whether this kernel fills torch's own cache folder, and saves the bundle."""
-        return planned.variant.torchs == "folder" and planned.number == 0
-
     def start(self, planned: Planned, **more: Any) -> contextlib.AbstractContextManager[Kernel]:
         variables, home = self.variables(planned), self.home(planned.variant)
         return kernel(home, self.subject.cwd, variables, name=self.subject.kernel, **more)
@@ -413,6 +375,8 @@ class Runner:
 
     def finish(self, running: Kernel, planned: Planned) -> dict[str, Any]:
         """Return further fields of a `Run`, once its cells have run."""
+        if planned.variant.stores:
+            prewarmed(running)  # a user's kernel goes on, and stores what prewarming makes, too
         if not planned.variant.loads:
             return {}
         try:
