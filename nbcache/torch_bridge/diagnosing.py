@@ -19,6 +19,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import torch._dynamo.config
+import torch._inductor.config
+from torch._dynamo import utils
+from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
+from torch.testing._comparison import default_tolerances
+from torch.utils import _pytree
+from torch.utils.benchmark import Timer
+from torch.utils.benchmark.utils.timer import timer as seconds_now  # it waits for the GPU
+
 from nbcache.core.errors import NbcacheError
 from nbcache.core.model import Direction
 from nbcache.core.reports import GraphRecord
@@ -45,7 +54,7 @@ _MOST_SECONDS = 10.0
 """No turn begins later."""
 _OFTEN = 3
 """So many recompiles are no coincidence."""
-_LONGEST_ERROR, _LONGEST_GUARD, _LONGEST_MESSAGE = 320, 160, 200
+_LONGEST = 200
 _SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
 _LEVELS = ((0.0, Agreement.EQUAL), (1.0, Agreement.USUAL), (100.0, Agreement.LARGER))
 """Multiples of the tolerance, and the agreement that each means."""
@@ -72,16 +81,11 @@ class Call:
         return (function or self.function)(*self.args, **self.kwargs)
 
     def run_eager(self) -> Any:
-        import torch
-
         __tracebackhide__ = True
         with torch.compiler.set_stance("force_eager"):
             return self.run()
 
     def with_tensors(self, change: Callable[[Any], Any]) -> Call:
-        import torch
-        from torch.utils import _pytree
-
         args, kwargs = _pytree.tree_map_only(torch.Tensor, change, (self.args, dict(self.kwargs)))
         return replace(self, args=args, kwargs=kwargs)
 
@@ -101,8 +105,6 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
     Output of the call is not shown. Raises what the call itself raises.
     """
     __tracebackhide__ = True
-    import torch._dynamo.config
-
     if torch._dynamo.config.disable:
         raise NbcacheError(
             "torch.compile is switched off, so nothing can be compared",
@@ -161,8 +163,6 @@ class _Run:
         gc.collect()  # compiled code goes now, not while the user's next cell runs
 
     def _measure_compiling(self, eager: dict[str, Any], turns: int) -> None:
-        from torch._dynamo import utils
-
         diagnosis, first_break = self.diagnosis, len(utils.graph_break_reasons)
         begin, run = len(self.session.graphs), self._compiled_call(mode=diagnosis.mode)
         seconds, output = _time_call(run)
@@ -198,8 +198,6 @@ class _Run:
 
         Before torch 2.13, it shares what is compiled of functions that are called at a graph break.
         """
-        import torch
-
         if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
             options["isolate_recompiles"] = True
         function = torch.compile(_with_own_code(self.call.function), **options)
@@ -218,9 +216,6 @@ class _Run:
 
     def _timings(self, turns: int, *compiled: Callable[[], Any]) -> list[Timing]:
         """Time eager and compiled calls by turns, so that other load of the machine meets both."""
-        import torch
-        from torch.utils.benchmark import Timer
-
         __tracebackhide__ = True
         self.state.restore()
         threads, runs = torch.get_num_threads(), (self.call.run, *compiled)
@@ -236,8 +231,6 @@ class _Run:
 
     def _confirm(self, comparison: Comparison, eager: dict[str, Any]) -> Comparison:
         """Return the comparison, or a fairer one where eager calls do not reproduce their results."""
-        import torch._inductor.config
-
         if compare(eager, self._eager_parts(seed=0)).agreement in _SUSPECT:
             return Comparison(Agreement.UNKNOWN, message=_RESTLESS)
         if compare(eager, self._eager_parts(seed=1)).agreement not in _SUSPECT:
@@ -286,8 +279,6 @@ class _Run:
 
 def original(value: Any) -> Any:
     """Return the module or function that `value` was compiled from; else `value`."""
-    from torch._dynamo.eval_frame import OptimizedModule, innermost_fn
-
     if isinstance(value, OptimizedModule):
         return original(value._orig_mod)
     if getattr(value, "_torchdynamo_disable", False) or not isinstance(value, types.FunctionType):
@@ -327,8 +318,6 @@ def _shared_size(call: Call) -> int | None:
 
 
 def _resize(size: int, other: int, tensor: Any) -> Any:
-    import torch
-
     if not tensor.ndim or tensor.shape[0] != size:
         return tensor
     rows = torch.cat([tensor.detach()] * -(-other // size))
@@ -340,8 +329,6 @@ def parts_of(output: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
     Parameters are left out: an optimizer that divides by tiny gradients makes much of small differences.
     """
-    import torch
-
     parts = dict(_leaves("output", output))
     for place, tensor in tensors.items():
         if not isinstance(tensor, torch.nn.Parameter):
@@ -352,9 +339,6 @@ def parts_of(output: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    import torch
-    from torch.utils import _pytree
-
     # Most Python numbers come from a tensor of float32, by `.item()`.
     numbers = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
     for path, leaf in _pytree.tree_leaves_with_path(value):
@@ -380,9 +364,6 @@ def compare(eager: Mapping[str, Any], compiled: Mapping[str, Any]) -> Comparison
 
 
 def _compare(place: str, eager: Any, compiled: Any) -> Comparison:
-    import torch
-    from torch.testing._comparison import default_tolerances
-
     relative, absolute = default_tolerances(eager.dtype)
     message = ""
     for factor, agreement in _LEVELS:
@@ -393,7 +374,7 @@ def _compare(place: str, eager: Any, compiled: Any) -> Comparison:
         except AssertionError as error:
             message = message or _figures(str(error))
         except Exception as error:  # a layout or subclass that has no such operators
-            return Comparison(Agreement.UNKNOWN, place, one_line(str(error), _LONGEST_MESSAGE))
+            return Comparison(Agreement.UNKNOWN, place, one_line(str(error), _LONGEST))
         else:
             return Comparison(agreement, place if message else "", message)
     return Comparison(Agreement.DIFFERENT, place, message)
@@ -401,7 +382,7 @@ def _compare(place: str, eager: Any, compiled: Any) -> Comparison:
 
 def _figures(message: str) -> str:
     text = ", ".join(message.splitlines()[2:]) or message
-    return one_line(_NUMBER.sub(lambda match: f"{float(match[0]):.3g}", text), _LONGEST_MESSAGE)
+    return one_line(_NUMBER.sub(lambda match: f"{float(match[0]):.3g}", text), _LONGEST)
 
 
 def _recompiles(graphs: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]:
@@ -418,20 +399,16 @@ def _recompiles(graphs: Sequence[GraphRecord], warm: int) -> Iterator[Recompile]
 def _guard(graph: GraphRecord) -> str:
     lines = (graph.recompile_reason or "").strip().splitlines() or [""]
     guard, *comments = _COMMENT.split(_COMPILE_ID.sub("", readable(lines[0])))
-    return one_line(f"{guard} ({comments[-1]})" if len(comments) > 1 else guard, _LONGEST_GUARD)
+    return one_line(f"{guard} ({comments[-1]})" if len(comments) > 1 else guard, _LONGEST)
 
 
 def _time_call(run: Callable[[], Any]) -> tuple[float, Any]:
-    from torch.utils.benchmark.utils.timer import timer  # it waits for the GPU
-
-    began = timer()
+    began = seconds_now()
     result = run()
-    return timer() - began, result
+    return seconds_now() - began, result
 
 
 def _peak(run: Callable[[], Any]) -> int | None:
-    import torch
-
     __tracebackhide__ = True
     if not torch.cuda.is_initialized():
         return None
@@ -445,4 +422,4 @@ def _peak(run: Callable[[], Any]) -> int | None:
 
 def _short(error: BaseException) -> str:
     error = error.__cause__ or error
-    return one_line(f"{type(error).__name__}: {error}".rstrip(": \n"), _LONGEST_ERROR)
+    return one_line(f"{type(error).__name__}: {error}".rstrip(": \n"), _LONGEST)

@@ -39,8 +39,6 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of a call, measured once or more."""
-
     seconds: tuple[float, ...]
 
     @property
@@ -99,8 +97,6 @@ class Resized:
 
 @dataclass(slots=True)
 class Diagnosis:
-    """The measurements of one call; they are added as they are made."""
-
     expression: str
     mode: str = "default"
     device: str = "cpu"
@@ -174,10 +170,7 @@ def _ratio(slow: Timing, fast: Timing) -> float:
 
 
 def is_faster(one: Timing, other: Timing) -> bool:
-    """Return whether `one` is clearly faster: by a twentieth at least, and in three of four pairs of calls.
-
-    Pairs of any two, so that a moment in which the machine was busy counts for little.
-    """
+    """Return whether `one` is faster by a twentieth at least, and in three of four pairs of any two calls."""
     pairs = [mine <= others for mine in one.seconds for others in other.seconds]
     return _ratio(other, one) >= _WORTH_IT and sum(pairs) >= _CLEARLY * len(pairs)
 
@@ -197,7 +190,6 @@ def counted_calls(calls: int) -> str:
 
 
 def recommendation(diagnosis: Diagnosis) -> str:
-    """Return the next step: a clause that begins with a verb."""
     return "; ".join(_advice(diagnosis))
 
 
@@ -208,17 +200,16 @@ def _advice(diagnosis: Diagnosis) -> Iterator[str]:
     if compiled is None:
         yield f"{not_now}: torch.compile fails: {diagnosis.failure}"
         return
-    ratio, faster = _ratio(eager, compiled), times(_ratio(eager, compiled))
+    ratio = _ratio(eager, compiled)
+    faster = times(ratio)
     first = "the graph break" if len(breaks) == 1 else f"the first of {len(breaks)} graph breaks"
     restless = [recompile for recompile in diagnosis.recompiles if not recompile.settled]
     if comparison.agreement is Agreement.DIFFERENT:
         difference = f"{comparison.place}: {comparison.message}"
         yield f"find out why results differ before you use it compiled: {difference}"
     elif restless:
-        yield (
-            f"keep {restless[0].function} from being compiled again at each call: "
-            f"{restless[0].guard}: {restless[0].action}"
-        )
+        function, cause = restless[0].function, f"{restless[0].guard}: {restless[0].action}"
+        yield f"keep {function} from being compiled again at each call: {cause}"
     elif not diagnosis.graphs and not breaks:
         yield "look at what it does: there is no graph in it that torch.compile could compile"
     elif is_faster(compiled, eager):

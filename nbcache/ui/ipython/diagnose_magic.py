@@ -15,19 +15,16 @@ from nbcache.torch_bridge import compile_options
 from nbcache.torch_bridge.diagnosing import Call, diagnose
 from nbcache.ui.display.diagnosis import render_diagnosis
 from nbcache.ui.display.render import Rendered
-from nbcache.ui.ipython.compile_cell import nearest, unknown
+from nbcache.ui.ipython.compile_cell import unknown
 
 _USAGE = "%nbcache diagnose CALL [--mode M] [--runs N] [--json], such as %nbcache diagnose model(x)"
 _COLLECT = "__nbcache_arguments__"
 _OPTION = r"--(?:(mode|runs)(?:\s+|=)([^\s=]+)|(json))"
 _BEFORE, _AFTER = re.compile(rf"{_OPTION}(?:\s+|$)"), re.compile(rf"\s+{_OPTION}$")
-_LOOKS_LIKE_OPTION = re.compile(r"(?:^|\s)(--[a-z][\w-]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The line after `%nbcache diagnose`."""
-
     expression: str
     mode: str = "default"
     runs: int = 5
@@ -65,26 +62,15 @@ def _tree(expression: str) -> ast.expr | None:
 
 
 def _call_in(expression: str) -> ast.Call:
-    tree, short = _tree(expression), one_line(expression, 60)
-    option, names = _LOOKS_LIKE_OPTION.search(expression), ("--mode", "--runs", "--json")
-    if isinstance(tree, ast.Call):
-        if not any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(tree.func)):
-            return tree
+    tree = _tree(expression)
+    if not isinstance(tree, ast.Call):
+        raise _wrong(f"`{one_line(expression, 60)}` is no call")
+    if any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(tree.func)):
         function = one_line(ast.unparse(tree.func), 60)
-        problem = f"`{function}` computes what it calls: put all of it into a function, and call that here"
-    elif isinstance(tree, ast.Await):
-        problem = f"`{short}` is awaited: call the function that the coroutine calls"
-    elif option and option[1] in names:
-        problem = f"`{option[1]}` needs a value"
-    elif option:
-        problem = f"unknown option `{option[1]}`{nearest(option[1], names)}"
-    elif not expression:
-        problem = "there is no expression"
-    elif tree is None:
-        problem = f"`{short}` is no expression of Python"
-    else:
-        problem = f"`{short}` is no call: write one, such as model(x)"
-    raise _wrong(problem)
+        raise _wrong(
+            f"`{function}` computes what it calls: put all of it into a function, and call that here"
+        )
+    return tree
 
 
 def _evaluate(tree: ast.Call, names: dict[str, Any]) -> Call:

@@ -22,7 +22,6 @@ from nbcache.ui.display.panel import SECTIONS, render_panel
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
-from nbcache.ui.ipython.diagnose_magic import diagnosed
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs, confirm
 from nbcache.ui.terminal import snapshots as commands
 from nbcache.ui.terminal.shown import Shown, write
@@ -78,6 +77,8 @@ class Magics:
         __tracebackhide__ = True
         verb, _, code = line.strip().partition(" ")
         if verb == "diagnose":  # Python's braces and quotes stay as they are
+            from nbcache.ui.ipython.diagnose_magic import diagnosed  # it imports torch
+
             show(*diagnosed(code, self._session, self._shell.user_ns))
             return
         line = self._shell.var_expand(line, depth=2)  # as IPython does, for the frame that runs this magic
