@@ -38,7 +38,6 @@ from nbcache.torch_bridge.bridge import TorchBridge
 from nbcache.torch_bridge.cache_folder import CacheFolder, refusal, usual_root
 from nbcache.torch_bridge.cache_settings import switched_off
 from nbcache.torch_bridge.context import Traces
-from nbcache.torch_bridge.portable import chosen
 from nbcache.torch_bridge.torch_behavior import MINIMUM, NEWEST, TORCHBEHAVIOR, spelled, torch_version
 from nbcache.ui.display import words
 from nbcache.ui.display.snapshots import arrival
@@ -47,7 +46,7 @@ from nbcache.ui.locate import Location
 
 Checks: TypeAlias = Iterator[Check]
 _Look: TypeAlias = tuple[str, Callable[[], Iterable[Check]]]
-"""A name for what fails, and a function that looks, and yields what it found."""
+"""The name of checks that have none of their own, and a function that returns them."""
 
 _REPORT = "please report this line"
 _MINIMUM, _NEWEST = spelled(MINIMUM), spelled(NEWEST)
@@ -72,7 +71,6 @@ def in_kernel(
     folder, chosen_by = bridge.folder.where()
     serves = current is None or bridge.folder.is_served()
     return _run_checks(
-        ("nbcache", _version),
         ("kernel", _kernel),
         ("notebook", lambda: _notebook(locate())),
         ("torch", lambda: _torch(current, plain_because=bridge.plain_because)),
@@ -81,7 +79,8 @@ def in_kernel(
         ("CPU", lambda: _cpu(current)),
         ("torch's caches", lambda: _caches(bridge.switched_caches())),
         ("torch's folder", lambda: _torch_folder(folder, chosen_by, serves)),
-        *_everywhere(settings, lambda: _store(settings, session.artifacts.store, store_error), folder),
+        *_places(settings, folder),
+        ("local store", lambda: _store(settings, session.artifacts.store, store_error)),
         ("snapshots", lambda: _snapshots(sharing, current, settings.trust)),
         ("shared store", lambda: _connection(settings, session.shared_client)),
         ("prewarming", lambda: _prewarming(settings, session.prewarm)),
@@ -99,21 +98,24 @@ def in_terminal(settings: Settings) -> list[Check]:
     except Exception as error:  # absent, broken or too old
         failure = error
     folder, chosen_by = CacheFolder().where()
-    looks: list[_Look] = [("nbcache", _version), ("torch", lambda: _torch(current, failure))]
-    looks += [] if failure else [("hooks", _tested_hooks)]
-    looks += [("GPU", lambda: _gpu(current)), ("CPU", lambda: _cpu(current)), ("torch's caches", _caches)]
-    looks += [("torch's folder", lambda: _torch_folder(folder, chosen_by, True))] if folder else []
-    looks += _everywhere(settings, lambda: _store(settings, DirectoryStore(settings.dir)), folder)
-    return _run_checks(*looks, ("shared store", lambda: _reachable(settings)))
+    return _run_checks(
+        ("torch", lambda: _torch(current, failure)),
+        *([] if failure else [("hooks", _tested_hooks)]),
+        ("GPU", lambda: _gpu(current)),
+        ("CPU", lambda: _cpu(current)),
+        ("torch's caches", _caches),
+        *([("torch's folder", lambda: _torch_folder(folder, chosen_by, True))] if folder else []),
+        *_places(settings, folder),
+        ("local store", lambda: _store(settings, DirectoryStore(settings.dir))),
+        ("shared store", lambda: _reachable(settings)),
+    )
 
 
-def _everywhere(settings: Settings, store: Callable[[], Iterable[Check]], torch_folder: str) -> list[_Look]:
+def _places(settings: Settings, torch_folder: str) -> list[_Look]:
     folders = {"torch's folder": torch_folder, "the local store": str(settings.dir)}
     return [
         ("temp folder", _temp_folder),
         ("C++ compiler", _cpp_compiler),
-        ("portable", lambda: _portable(settings)),
-        ("local store", store),
         ("disk", lambda: _disks({name: folder for name, folder in folders.items() if folder})),
         ("trust", lambda: _policy(settings)),
         ("keys", lambda: _keys(Keyring(settings.trust_dir))),
@@ -121,8 +123,8 @@ def _everywhere(settings: Settings, store: Callable[[], Iterable[Check]], torch_
 
 
 def _run_checks(*looks: _Look) -> list[Check]:
-    """Return the findings of all looks; one that fails stops no other."""
-    checks: list[Check] = []
+    """Return nbcache's version and the findings of all looks; one that fails stops no other."""
+    checks = [_ok(f"{__version__}, on Python {platform.python_version()}", "nbcache")]
     for name, look in looks:
         try:
             for check in look():  # one by one: those before a failure stay
@@ -150,7 +152,7 @@ def _problem(text: str, next_step: str, name: str = "") -> Check:
 
 
 def _torch(current: Environment | None, failure: Exception | None = None, plain_because: str = "") -> Checks:
-    """Check torch: importing it has just raised `failure`, or nbcache goes on without it, `plain_because`."""
+    """Check torch. `failure` is its import error, `plain_because` why nbcache goes on without it."""
     version = torch_version()
     if version is None:
         yield _problem("not installed: there is nothing that compiles", _INSTALL)
@@ -171,7 +173,6 @@ def _torch(current: Environment | None, failure: Exception | None = None, plain_
 
 
 def _hooks(lost: Mapping[str, str]) -> Checks:
-    """Check what hooks torch in this kernel; `lost` says why parts are off."""
     for part in PARTS:
         if why := lost.get(part.name):
             text = f"{part.name} is off ({why}): {part.without}"
@@ -183,7 +184,7 @@ def _hooks(lost: Mapping[str, str]) -> Checks:
 
 
 def _tested_hooks() -> Checks:
-    """Report whether the hooks were tested with this torch: to try them, torch's compiler is imported."""
+    """Report whether the hooks were tested with this torch: trying them would import torch's compiler."""
     installed = torch_behavior.release(torch_version() or "0.0")
     if installed > NEWEST:
         text = f"torch {spelled(installed)} is newer than {_NEWEST}, the newest with which they were tested"
@@ -254,7 +255,6 @@ def _cpp_compiler() -> Checks:
 
 
 def _compiler(name: str, path: str | None, variable: str, package: str, lost: str, use: str = "") -> Check:
-    """Check that a compiler is there, with Python's headers."""
     if path is None:
         remedy = f"install one (on Debian: apt install {package}), or set {variable} to one that is there"
         return _note(f"{name} is not there: {lost}", remedy)
@@ -275,7 +275,6 @@ def _caches(switched: Iterable[str] = ()) -> Checks:
 
 
 def _torch_folder(folder: str, chosen_by: str, serves: bool) -> Checks:
-    """Check torch's cache folder; `serves` is true if nbcache restores artifacts there."""
     if not serves:
         text = f"{folder or 'its usual one'}: nbcache only watches there, and restores nothing"
         yield _problem(text, "set TORCHINDUCTOR_CACHE_DIR to a folder of yours, and restart the kernel")
@@ -284,12 +283,6 @@ def _torch_folder(folder: str, chosen_by: str, serves: bool) -> Checks:
     else:
         remedy = "set TMPDIR, or TORCHINDUCTOR_CACHE_DIR, to another folder, and restart the kernel"
         yield _usable(folder, f"{folder} ({chosen_by})", remedy)
-
-
-def _portable(settings: Settings) -> Checks:
-    baseline = chosen(settings.portable)
-    text = "off: for this CPU" if baseline is None else f"for any {baseline.name} CPU"
-    yield _ok(f"{text} ({settings.origin('portable')})")
 
 
 # --- places -------------------------------------------------------------------------------------
@@ -303,7 +296,6 @@ def _temp_folder() -> Checks:
 
 
 def _usable(folder: str, text: str, remedy: str) -> Check:
-    """Check a folder in which torch compiles."""
     if any(character.isspace() for character in folder):
         return _problem(f"{text}: torch cannot compile where a name has a space", remedy)
     if why := _unwritable(Path(folder)):
@@ -312,7 +304,7 @@ def _usable(folder: str, text: str, remedy: str) -> Check:
 
 
 def _unwritable(folder: Path) -> str:
-    """Return why nothing can be written to a folder, or to where it would be made; empty if it can."""
+    """Return why a folder cannot be written or made; empty if it can."""
     try:
         with tempfile.TemporaryFile(dir=_existing(folder), buffering=0) as file:
             file.write(b"nbcache")
@@ -327,7 +319,6 @@ def _existing(folder: Path) -> Path:
 
 
 def _disks(folders: Mapping[str, str]) -> Checks:
-    """Check the room on the disk of each folder, by name, and of the temp folder, once per disk."""
     disks: dict[int, tuple[Path, list[str]]] = {}
     for name, folder in {"the temp folder": tempfile.gettempdir(), **folders}.items():
         there = _existing(Path(folder).absolute())
@@ -340,7 +331,7 @@ def _disks(folders: Mapping[str, str]) -> Checks:
 
 
 def store_figures(store: Store, max_bytes: int) -> StoreFigures:
-    """Count what a store holds; StoreError if it fails. `max_bytes` is the local store's bound."""
+    """Return a store's figures; StoreError if it fails. `max_bytes` is the local store's bound."""
     entries = sum(1 for _ in store.keys("artifact/"))
     if isinstance(store, DirectoryStore):
         return StoreFigures(store.name, entries, store.size("artifact/"), max_bytes)
@@ -348,7 +339,6 @@ def store_figures(store: Store, max_bytes: int) -> StoreFigures:
 
 
 def _store(settings: Settings, store: Store, error: StoreError | None = None) -> Checks:
-    """Check the store; `error` is why it is not the local one."""
     folder = store.path if isinstance(store, DirectoryStore) else None
     figures = words.store_parts(store_figures(store, settings.max_bytes))
     text = DOT.join([str(folder or store.name), *figures[1:]])
@@ -373,15 +363,13 @@ def _store(settings: Settings, store: Store, error: StoreError | None = None) ->
 
 def _policy(settings: Settings) -> Checks:
     text = f"{settings.trust.value} ({settings.origin('trust')})"
-    means = {
-        Policy.ASK: "you are asked to trust whoever signed a snapshot that comes along",
-        Policy.OFF: "anyone's snapshots run as you, with all your rights",
-    }
-    if settings.trust in means:
-        remedy = "%nbcache config trust=strict, or NBCACHE_TRUST=strict"
-        yield _note(f"{text}: {means[settings.trust]}", remedy)
-    else:
+    if settings.trust is Policy.STRICT:
         yield _ok(text)
+    else:
+        is_asked = settings.trust is Policy.ASK
+        asks = "you are asked to trust whoever signed a snapshot that comes along"
+        means = asks if is_asked else "anyone's snapshots run as you, with all your rights"
+        yield _note(f"{text}: {means}", "%nbcache config trust=strict, or NBCACHE_TRUST=strict")
 
 
 def _keys(keyring: Keyring) -> Checks:
@@ -415,7 +403,6 @@ def _snapshots(sharing: Sharing, current: Environment | None, policy: Policy) ->
 
 
 def _connection(settings: Settings, shared_client: SharedClient | None) -> Checks:
-    """Check the shared store of a kernel."""
     if shared_client is not None:
         figures, failure = shared_client.level.figures(), shared_client.level.failure
         text, remedy = DOT.join(words.shared_parts(figures)), failure and failure.next_step
@@ -427,7 +414,6 @@ def _connection(settings: Settings, shared_client: SharedClient | None) -> Check
 
 
 def _reachable(settings: Settings) -> Checks:
-    """Check the shared store that kernels started from here connect to."""
     if not settings.shared_url:
         return
     try:
@@ -439,10 +425,6 @@ def _reachable(settings: Settings) -> Checks:
 
 
 # --- the kernel ---------------------------------------------------------------------------------
-
-
-def _version() -> Checks:
-    yield _ok(f"{__version__}, on Python {platform.python_version()}")
 
 
 def _kernel() -> Checks:
@@ -468,18 +450,17 @@ def _notebook(location: Location) -> Checks:
 
 
 def _prewarming(settings: Settings, prewarming: Prewarming) -> Checks:
+    begun = DOT.join(words.prewarming_parts(prewarming))
     if prewarming.state == "failed":
         text = "failed, as a notice explains: the first cells that compile take longer"
         yield _problem(text, "restart the kernel; if it stays so, report the notice")
-    elif not settings.prewarm:
-        yield _ok(f"off ({settings.origin('prewarm')})")
-    else:
-        begun = DOT.join(words.prewarming_parts(prewarming))
+    elif settings.prewarm:
         yield _ok(begun or "not begun: it is done while no cell runs, in a notebook's kernel")
+    else:
+        yield _ok(f"off ({settings.origin('prewarm')})")
 
 
 def _traces(settings: Settings, traces: Traces | None, lost: Mapping[str, str]) -> Checks:
-    """Report whether this kernel keeps traces; `traces` is None until torch is imported."""
     why = lost.get("trace_frames", "") or ("" if traces is None else traces.off_because())
     if settings.trace == "off":
         yield _ok(f"off ({settings.origin('trace')})")
