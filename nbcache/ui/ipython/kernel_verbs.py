@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -259,7 +259,7 @@ class Planner:
         return places, unfit
 
     def _here(self) -> Environment | None:
-        """Return the environment, before torch is imported what is known of it."""
+        """Return the environment; before torch is imported, the part of it that is known."""
         return self._session.environment or self._foreseen()
 
     def _differs(self, manifest: Manifest) -> bool:
@@ -298,29 +298,16 @@ class SnapshotVerbs(Planner):
         if not looked:
             start_thread(self._notice_later, "tell")
             return
-        with self._following():
-            with suppress(NbcacheError):  # keys that cannot be read, as a line will say
-                self.sharing.follow(self.sharing.known())
-            for line in self.arrivals():
-                write(f"nbcache: {line}")
-            self._ask()
+        with suppress(NbcacheError):  # keys that cannot be read, as a line will say
+            self.sharing.follow(self.sharing.known())
+        for line in self.arrivals():
+            write(f"nbcache: {line}")
+        self._ask()
 
     def _notice_later(self) -> None:
         self.sharing.looked(None)
         for line in self.arrivals():
             self._session.notice(line)
-
-    @contextmanager
-    def _following(self) -> Iterator[None]:
-        """Print a line if the kernel compiles for other CPUs as well from here on."""
-        before = self._session.settings.portable
-        yield
-        settings = self._session.settings
-        if settings.portable != before:
-            write(
-                f"nbcache: this kernel compiles for any {settings.portable} CPU from now on, as "
-                f"{settings.origin('portable')} was (%nbcache config portable=off)"
-            )
 
     def arrivals(self) -> list[str]:
         """Return a line for each snapshot that came along, and for each that is not used its problem."""
@@ -331,7 +318,7 @@ class SnapshotVerbs(Planner):
             return lines + error.diagnostics()
 
     def _lines(self, received: list[Received]) -> list[str]:
-        """Return a line for each version of a snapshot, of trusted signers first; of very many, some."""
+        """Return a line for each version of a snapshot, those of trusted signers first."""
         ordered = sorted(received, key=lambda version: not is_vouched(version.standing))
         here, settings = self._here(), self._session.settings
         known = (here, settings.trust, self._session.judge, self.sharing.cells)
@@ -406,11 +393,10 @@ class SnapshotVerbs(Planner):
         """Use the snapshots at `source`, by default this notebook's; with `ask`, the user may be asked."""
         taken_in = self.sharing.receive(source or self.sharing.of_notebook())
         restored: list[tuple[Received, Manifest | None]] = []
-        with self._following():
-            if ask:
-                self._ask()
-            with suppress(errors.Unsigned, errors.UntrustedSigner):  # a line says so, and what to do
-                restored = self.sharing.restore(taken_in)
+        if ask:
+            self._ask()
+        with suppress(errors.Unsigned, errors.UntrustedSigner):  # a line says so, and what to do
+            restored = self.sharing.restore(taken_in)
         lines = []
         for received, manifest in restored:
             where = one_line(received.where)
@@ -467,8 +453,7 @@ class SnapshotVerbs(Planner):
             write(f"\n{MEANS} {COMPARE}\n{role}: {spelled(stranger.fingerprint)}")
             if sure or confirm("Trust this signer from now on? [y/N] ", _TRUST):
                 chosen = name if sure else name or _ask_name(stranger)
-                with self._following():
-                    self.sharing.trust(stranger, chosen)
+                self.sharing.trust(stranger, chosen)
                 write(f"nbcache: {short(stranger.fingerprint)} is trusted{f' as {chosen}' if chosen else ''}")
         return True
 
@@ -618,8 +603,7 @@ class KernelVerbs(SnapshotVerbs):
         trusted, called = done.data["fingerprint"], done.data["name"]
         for received in self.sharing.known():
             if trusted == received.signer or trusted in makers(received.snapshot):
-                with self._following():
-                    self.sharing.trust(Stranger(trusted, called, received), called)
+                self.sharing.trust(Stranger(trusted, called, received), called)
         return done.lines
 
     # --- the store ------------------------------------------------------------------------------
@@ -637,22 +621,12 @@ class KernelVerbs(SnapshotVerbs):
         return [f"not all is shared with {client.level.name} yet ({seconds}){why}"]
 
     def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
-        """Return what `clear` or `clear --all` removes, and a function that removes just that, or None."""
+        """Return what `clear` or `clear --all` removes, and the verb that removes it; None without any."""
         if everything:
             return f"This would be removed: {self.all_words()}", self.clear_all
-        shown = self._session.clearing()
-        if not shown.manifests:
-            return _going_words(shown), None
-
-        def remove() -> Sequence[str]:
-            if _identity(only := self._session.clearing()) != _identity(shown):
-                raise NbcacheError(
-                    "nothing was removed: what is stored of this notebook has changed since it was shown",
-                    next_step="press the button again, and look at what would go now",
-                )
-            return self.clear_all(only)
-
-        return f"This would be removed: {_going_words(shown)}", remove
+        only = self._session.clearing()
+        words = _going_words(only)
+        return (f"This would be removed: {words}", self.clear) if only.manifests else (words, None)
 
     def clear(self) -> list[str]:
         """Remove what is stored of this notebook; return what went, and what stays."""
@@ -862,12 +836,6 @@ def _going_words(only: Clearing) -> str:
     going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
     kept = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
     return f"{going} of {whose}{kept}. torch's folder is emptied for all notebooks"
-
-
-def _identity(only: Clearing) -> tuple[object, ...]:
-    """Return what tells one removal from another; that something was used meanwhile does not."""
-    refs = {(digest, *ref.identity) for digest, ref in only.refs}
-    return only.notebook, only.graphs, only.kept, set(only.manifests), refs
 
 
 def _as_word(source: str) -> str:
