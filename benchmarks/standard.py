@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.redis_server import OURS, TORCHS, Counts, Server
-from nbcache.bench.report import VARIANTS, Run, Variant
+from nbcache.bench.report import VARIANTS, Run, Subject, Variant
 from nbcache.bench.runner import (
     CALL,
     LOAD,
@@ -23,7 +23,6 @@ from nbcache.bench.runner import (
     Kernel,
     Planned,
     Runner,
-    Subject,
     prewarmed,
 )
 from nbcache.core.text import DOT
@@ -216,6 +215,9 @@ class ModelRunner(Runner):
             run = self.one(Planned(STANDARD[name], 0))
             asked = self._server.counts().since(before)
             self.on_server[name] = {**self._server.contents(_ON_REDIS[name], _cell(run)), "asked": asked}
+
+    def cells(self, variant: Variant) -> dict[str, Any]:
+        return self.model.cells(variant)
 
     def home(self, variant: Variant) -> Home:
         once = self._compile_once and variant.name == "cold"

@@ -6,10 +6,13 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nbcache.core.reports import cost_of_hit
 from nbcache.core.text import DOT, NOTHING, aligned, counted, one_line
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 FULL = "full"
 Idle = float | str
@@ -84,14 +87,19 @@ class Run:
 
 
 @dataclass(slots=True)
-class Result:
-    """All runs of one subject, which grow in number while it is measured."""
+class Subject:
+    """A notebook or a function, and its runs, which grow in number while it is measured."""
 
     label: str
     values: Mapping[str, Any]
     """The subject as JSON values."""
     measured: str | None = None
     """Title of the cell that is compared; None for all cells together."""
+    sources: Mapping[str, NotebookNode] = field(default_factory=dict)
+    """Its cells by title, from top to bottom."""
+    kernel: str | None = None
+    """Name of the Jupyter kernel; None for a kernel of this interpreter."""
+    cwd: Path = field(default_factory=Path.cwd)
     runs: list[Run] = field(default_factory=list)
     error: str | None = None
     """The reason for which a part could not be measured."""
@@ -115,8 +123,6 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
     seconds = [run.cell_seconds for run in group]
     worst = min(group, key=lambda run: run.outcomes["hit"])
     loads = worst.reports is not None
-    reasons = (graph["reason"] for run in group for graph in run.graphs if graph["outcome"] == "hit")
-    costs = dict.fromkeys(map(cost_of_hit, reasons))
     compiled = [sum(graph.get("kernels_compiled", 0) for graph in run.graphs) for run in group]
     return {
         "variant": worst.variant,
@@ -131,47 +137,46 @@ def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
         "graphs": len(worst.graphs) if loads else None,
         "outcomes": dict(worst.outcomes),
         "kernels_compiled": max(compiled) if loads else None,
-        "reasons": [*filter(None, costs)],
     }
 
 
 def report_json(
-    results: Sequence[Result], options: Mapping[str, Any], machine: Mapping[str, Any], *, interrupted: bool
+    subjects: Sequence[Subject], options: Mapping[str, Any], machine: Mapping[str, Any], *, interrupted: bool
 ) -> dict[str, Any]:
-    subjects = [
+    rows = [
         {
-            **result.values,
-            "error": result.error,
-            "medians": medians(result.runs),
-            "runs": [asdict(run) for run in result.runs],
+            **subject.values,
+            "error": subject.error,
+            "medians": medians(subject.runs),
+            "runs": [asdict(run) for run in subject.runs],
         }
-        for result in results
+        for subject in subjects
     ]
-    environment = {**machine, **(results[0].environment if results else {})}
+    environment = {**machine, **subjects[0].environment}
     about = {"format": "nbcache.bench", "version": 1, "interrupted": interrupted}
-    return {**about, "environment": environment, "options": dict(options), "subjects": subjects}
+    return {**about, "environment": environment, "options": dict(options), "subjects": rows}
 
 
-def report_text(result: Result, runs: int, machine: Mapping[str, Any]) -> str:
+def report_text(subject: Subject, runs: int, machine: Mapping[str, Any]) -> str:
     """Return the table of one subject: a column for each variant, a line for each cell."""
-    about = {**machine, **result.environment}
+    about = {**machine, **subject.environment}
     parts = [f"{name} {about[name]}" for name in ("nbcache", "torch", "python") if name in about]
     parts += [about["cpu"], counted(about["cores"], "core"), *filter(None, [about.get("gpu")])]
     parts.append("one fresh kernel each" if runs == 1 else f"medians of {runs} fresh kernels")
-    lines = [DOT.join(parts), *(_table(result) if result.runs else ())]
-    lines += [] if result.error is None else [f"FAILED {one_line(result.error, 400)}"]
-    return "\n  ".join([result.label, *lines])
+    lines = [DOT.join(parts), *(_table(subject) if subject.runs else ())]
+    lines += [] if subject.error is None else [f"FAILED {one_line(subject.error, 400)}"]
+    return "\n  ".join([subject.label, *lines])
 
 
-def _table(result: Result) -> list[str]:
-    rows, measured = medians(result.runs), result.measured or "all cells"
+def _table(subject: Subject) -> list[str]:
+    rows, measured = medians(subject.runs), subject.measured or "all cells"
     longest_first = sorted(rows, key=lambda row: -len(row["cells"]))
     titles = dict.fromkeys(title for row in longest_first for title in row["cells"])
     lines = [["seconds", *(row["variant"] for row in rows)]]
     if any(idles := [_idle_text(row["idle"]) for row in rows]):
         lines.append(["", *idles])
     lines += [[title, *(_seconds(row["cells"].get(title)) for row in rows)] for title in titles]
-    if result.measured is None:
+    if subject.measured is None:
         lines.append([measured, *(_seconds(row["cell_seconds"]) for row in rows)])
     starts = (NOTHING if row["idle"] else _seconds(row["start_seconds"]) for row in rows)
     lines.append(["start of the kernel to its end", *starts])
@@ -185,12 +190,7 @@ def _table(result: Result) -> list[str]:
     if any(row["agrees"] is not None for row in rows):
         answers = {True: "same", False: "DIFFER", None: NOTHING}
         lines.append(["printed text", *(answers[row["agrees"]] for row in rows)])
-    costs = [
-        f"! {row['variant']} {_idle_text(row['idle'])}: a hit, but {one_line(reason)}"
-        for row in rows
-        for reason in row["reasons"]
-    ]
-    return [*aligned(lines, right=range(1, len(rows) + 1)), *costs]
+    return aligned(lines, right=range(1, len(rows) + 1))
 
 
 def label(variant: str, idle: Idle | None) -> str:

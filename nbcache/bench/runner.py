@@ -13,9 +13,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
@@ -24,7 +24,7 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from nbcache.bench.report import FULL, VARIANTS, Idle, Result, Run, Variant, label
+from nbcache.bench.report import FULL, VARIANTS, Idle, Run, Subject, Variant, label
 from nbcache.core.errors import NbcacheError
 from nbcache.core.files import read
 from nbcache.core.text import DOT, duration, one_line
@@ -100,10 +100,7 @@ class Home:
         return variables
 
 
-@dataclass(frozen=True, slots=True)
-class CellRun:
-    """A cell that has run, and the text that it printed."""
-
+class CellRun(NamedTuple):
     seconds: float
     """From sending the cell to its result."""
     ended: float
@@ -112,8 +109,6 @@ class CellRun:
 
 
 class Kernel:
-    """A running kernel, which `kernel` starts."""
-
     def __init__(self, client: NotebookClient, log: Path) -> None:
         self._client = client
         self._log = log
@@ -212,26 +207,6 @@ def _output_of(cell: Any) -> str:
     return "".join([*streams, *(data.get("text/plain", "") for data in values)])
 
 
-@dataclass(slots=True)
-class Subject(Result):
-    """A notebook or a function: its cells by title, which run from top to bottom in the folder `cwd`."""
-
-    sources: Mapping[str, NotebookNode] = field(default_factory=dict)
-    kernel: str | None = None
-    """Name of the Jupyter kernel; None for a kernel of this interpreter."""
-    cwd: Path = field(default_factory=Path.cwd)
-
-    def cells(self, variant: Variant) -> dict[str, NotebookNode | str]:
-        """Return the cells for a kernel of this variant, by title."""
-        sources = copy.deepcopy(self.sources)
-        if variant.loads:
-            loads = any(_LOADS.search(cell.source) for cell in sources.values())
-            return {**sources} if loads else {LOAD: LOAD, **sources}
-        for cell in sources.values():
-            cell.source = _LOADS.sub(_TORCH_ALONE, cell.source)
-        return {**sources}
-
-
 def _notebook(path: str) -> Subject:
     notebook = decode_notebook(read(Path(path), max_bytes=MAX_NOTEBOOK_BYTES), path)
     code = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
@@ -273,7 +248,7 @@ def subject_of(name: str, training: bool) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A kernel that is still to be started; its number and idle time are those of its `Run`."""
+    """A kernel that is still to be started."""
 
     variant: Variant
     number: int
@@ -326,7 +301,7 @@ class Runner:
         seconds: dict[str, float] = {}
         printed, state = [], None
         with self.start(planned) as running:
-            for title, cell in self.subject.cells(variant).items():
+            for title, cell in self.cells(variant).items():
                 if planned.idle == FULL and seconds:
                     state = prewarmed(running)
                 elif planned.idle is not None and seconds:
@@ -359,6 +334,16 @@ class Runner:
         return self.folder / f"stored-{name}"
 
     # --- what the project's own benchmarks override ------------------------------------------------
+
+    def cells(self, variant: Variant) -> dict[str, NotebookNode | str]:
+        """Return the cells for a kernel of this variant, by title."""
+        sources = copy.deepcopy(self.subject.sources)
+        if variant.loads:
+            loads = any(_LOADS.search(cell.source) for cell in sources.values())
+            return {**sources} if loads else {LOAD: LOAD, **sources}
+        for cell in sources.values():
+            cell.source = _LOADS.sub(_TORCH_ALONE, cell.source)
+        return {**sources}
 
     def home(self, variant: Variant) -> Home:
         return Home(self.folder / (variant.home or variant.name))
