@@ -274,7 +274,7 @@ def a_plan() -> Plan:
 
 
 def test_it_reads_as_a_table_of_cells() -> None:
-    shown = render_plan(a_plan(), "model.ipynb", ["by the file as it was saved 3 s ago"])
+    shown = render_plan(replace(a_plan(), notes=("by the file as it was saved 3 s ago",)), "model.ipynb")
     assert max(map(len, shown.text.splitlines())) <= 110
     assert shown.text.replace("–", "").replace("·", "").isascii()
     assert "1 of 1 graph hit" in shown.text and "edited since: step" in shown.text
@@ -295,5 +295,5 @@ def test_a_hostile_notebook_steers_nothing() -> None:
 
 
 def test_why_there_is_no_plan_stands_in_its_place() -> None:
-    shown = render_plan(Plan((), 0), "n.ipynb", problem="there is no such file")
+    shown = render_plan(Plan(problem="there is no such file"), "n.ipynb")
     assert shown.text == "nbcache plan · n.ipynb · there is no such file"

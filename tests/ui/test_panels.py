@@ -35,14 +35,6 @@ from support.shells import value_in_shell
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.capability": "AVX512"}))
 NO_CONTENTS = GraphContents((), "torch holds this version no more", "", "there is no file")
-TIMES = Timeline(
-    (
-        CellTimes("In[3]", ("train",), {"load": 0.5}, {"inductor": 9.5, "outside": 0.5}, None, True),
-        CellTimes("In[4]", ("step",), {"dynamo": 1.0, "build": 3.0}, None, {"load": 0.2}, False),
-    ),
-    (Lost("step", "miss: lr differs", 2, 8.0),),
-    (KernelRun(10_000.0, 3, 2, 4.5, True), KernelRun(2_800.0, 3, 0, 20.0, False)),
-)
 
 
 def graph(function="step", count=3, **more):
@@ -160,18 +152,6 @@ def test_long_code_is_cut():
     assert "guards: it is gone" in shown.text
 
 
-# --- the timeline ---------------------------------------------------------------------------------
-
-
-def test_the_timeline_has_bars_on_one_scale_and_says_in_words_what_they_say():
-    shown = render_timeline(TIMES, now=10_000.0)
-    assert "width:95.00%" in shown.html and "width:30.00%" in shown.html  # of the longest bar, 10 s
-    for text in (Page(shown.html).text, shown.text):
-        for words in ("cold", "restored", "10.0 s", "kernel build", "lr differs", "2 of 3 graphs", "2 h ago"):
-            assert words in text
-    assert "Inductor 9.5 s" in Page(shown.html).text
-
-
 # --- sections -------------------------------------------------------------------------------------
 
 
@@ -246,8 +226,7 @@ def test_names_from_elsewhere_are_shown_as_text(open_panel):
         paste=[HOSTILE],
         notebook=HOSTILE,
         machine=[HOSTILE],
-        plan=Plan((), 0, gone=(HOSTILE,)),
-        plan_notes=[HOSTILE],
+        plan=Plan(gone=(HOSTILE,), notes=(HOSTILE,)),
         people=[HOSTILE],
         strangers=[Stranger(HOSTILE, HOSTILE, HOSTILE, HOSTILE)],
         snapshots=[HOSTILE, HOSTILE],
@@ -346,19 +325,6 @@ def test_every_button_says_which_magic_does_the_same(open_panel):
     drawn.press("open space")
     for magic in ("disconnect", "snapshot", "restore", "share", "clear --all", "config NAME=VALUE"):
         assert f"%nbcache {magic}" in drawn.text
-
-
-def test_nothing_is_removed_before_that_is_confirmed(open_panel):
-    kernel = Kernel()
-    _, drawn, _ = open_panel(kernel, "space")
-    drawn.press("this notebook…")
-    assert "one would go" in drawn.text
-    drawn.press("no")
-    assert "Nothing was done" in drawn.text and not drawn.buttons("yes") and kernel.done == []
-    drawn.press("all…")
-    drawn.press("yes")
-    assert kernel.done == [("removed", True)] and "removed is done" in drawn.text
-    assert not drawn.buttons("yes")
 
 
 def test_an_answer_is_to_the_question_beside_it_and_is_taken_once(open_panel):
@@ -601,20 +567,26 @@ value += [drawn.text, session.shared_client is not None]
 
 
 def test_removing_shows_first_what_would_go(in_shell):
-    asked, gone, left, nothing = in_shell(
+    asked, refused, kept, gone, left, nothing = in_shell(
         """
 fill('k')
 drawn = notebook('panel space')
 drawn.press('this notebook…')
 value = [drawn.text]
+drawn.press('no')
+value += [drawn.text, stored()]
+drawn.press('this notebook…')
 drawn.press('yes')
 value += [drawn.text, stored()]
+drawn.press('all…')
+drawn.press('yes')
 drawn.press('this notebook…')
 value.append([drawn.text, len(drawn.buttons('yes'))])
 """
     )
     assert "1 graph, 1 artifact" in asked
-    assert "removed 1 artifact " in gone and left == 0
+    assert "Nothing was done" in refused and kept == 1
+    assert "removing 1 graph, 1 artifact of" in gone and left == 0
     assert "nothing is stored of" in nothing[0] and nothing[1] == 0
 
 

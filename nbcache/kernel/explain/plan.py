@@ -167,14 +167,17 @@ class CellPlan:
 class Plan:
     """The forecast for the next kernel of a notebook; a sum is None if a part of it is unknown."""
 
-    cells: tuple[CellPlan, ...]
-    others: int
+    cells: tuple[CellPlan, ...] = ()
+    others: int = 0
     """Code cells that have compiled nothing."""
     gone: tuple[str, ...] = ()
     """Functions that the last kernel compiled, by cells that are not in the notebook any more."""
     unfit: tuple[Unfit, ...] = ()
     missed_unchanged: tuple[Run, ...] = ()
     """Graphs that missed in the last kernel, although their cells were the same as the time before."""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    """Why there is no plan; empty if there is one."""
 
     @property
     def graphs(self) -> int:

@@ -66,10 +66,7 @@ class Facts:
     notebook: str = ""
     """Name of its file; empty where this kernel cannot tell."""
     machine: Sequence[str] = ()
-    plan: Plan = field(default_factory=lambda: Plan((), 0))
-    plan_notes: Sequence[str] = ()
-    plan_problem: str = ""
-    """Why there is no plan; empty where there is one."""
+    plan: Plan = field(default_factory=Plan)
     people: Sequence[str] = ()
     strangers: Sequence[Stranger] = ()
     snapshots: Sequence[str] = ()
@@ -114,7 +111,7 @@ def render_panel(now: Now, facts: Facts, sections: Sequence[str] = SECTIONS, *, 
 def section(name: str, facts: Facts, now: Now) -> _Section:
     words, blocks = _SECTIONS[name](facts, now)
     if name in _OF_FACTS and not facts.is_read:
-        words = [facts.plan_problem or _BEING_READ]
+        words = [facts.plan.problem or _BEING_READ]
     return words, blocks
 
 
@@ -152,9 +149,7 @@ def _activity(now: Now, bar: tuple[str, str]) -> list[str]:
 
 
 def _plan(facts: Facts, now: Now) -> _Section:
-    if facts.plan_problem:
-        return [facts.plan_problem], plan_blocks(facts.plan)
-    return plan_parts(facts.plan), plan_blocks(facts.plan, facts.plan_notes)
+    return plan_parts(facts.plan), plan_blocks(facts.plan)
 
 
 def _graphs(facts: Facts, now: Now) -> _Section:

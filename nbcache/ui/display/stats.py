@@ -165,21 +165,20 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Blo
     return [doc.Table(columns, cells)] if rows else []
 
 
-def render_plan(plan: Plan, notebook: str, notes: Sequence[str] = (), *, problem: str = "") -> Rendered:
-    """Return the plan of `notebook`; `notes` may warn of it, `problem` is why it is missing."""
+def render_plan(plan: Plan, notebook: str) -> Rendered:
     title = f"nbcache plan{DOT}{one_line(notebook, 60)}" if notebook else "nbcache plan"
-    head = doc.Title(title, [problem] if problem else plan_parts(plan))
-    data = {"notebook": notebook, "notes": list(notes), "problem": problem or None, **plan.to_json()}
-    return render([head, *plan_blocks(plan, notes)], data, "plan")
+    about = {"notebook": notebook, "notes": list(plan.notes), "problem": plan.problem or None}
+    blocks = [doc.Title(title, plan_parts(plan)), *plan_blocks(plan)]
+    return render(blocks, {**about, **plan.to_json()}, "plan")
 
 
-def plan_blocks(plan: Plan, notes: Sequence[str] = ()) -> list[doc.Block]:
+def plan_blocks(plan: Plan) -> list[doc.Block]:
     blocks: list[doc.Block] = []
     if plan.cells:
         columns = [doc.Column(title, doc.Wrap.WORDS) for title in ("cell", "next kernel", "from")]
         columns += [doc.Column(title, doc.Wrap.NUMBER) for title in ("expected", "cold")]
         blocks += [doc.Table(columns, list(map(_row, plan.cells))), doc.GAP]
-    blocks += [line(text, style=doc.Style.FAINT) for text in (*notes, *_remarks(plan))]
+    blocks += [line(text, style=doc.Style.FAINT) for text in (*plan.notes, *_remarks(plan))]
     for unfit in plan.unfit[:_MOST_UNFIT]:
         whose = f"not used: {counted(unfit.graphs, 'graph')} of {one_line(unfit.name, 60)}"
         blocks += [doc.GAP, line(whose), doc.Code(unfit.lines, is_python=False)]
@@ -188,6 +187,8 @@ def plan_blocks(plan: Plan, notes: Sequence[str] = ()) -> list[doc.Block]:
 
 def plan_parts(plan: Plan) -> list[str]:
     """Return the plan in short: graphs expected to hit, cells that were edited, seconds."""
+    if plan.problem:
+        return [plan.problem]
     if not plan.graphs:
         return ["nothing that this notebook has compiled is known here"]
     parts = [f"{plan.hits} of {counted(plan.graphs, 'graph')} expected to hit"]

@@ -99,8 +99,7 @@ class Planner:
 
     def plan(self) -> Rendered:
         notebook = self._session.notebook(timeout=_NOTEBOOK_SECONDS)
-        plan, notes, problem = self.planned(notebook)
-        return render_plan(plan, os.path.basename(notebook), notes, problem=problem)
+        return render_plan(self.planned(notebook), os.path.basename(notebook))
 
     def stats(self) -> Rendered:
         session, notebook = self._session, self._session.notebook(timeout=_NOTEBOOK_SECONDS)
@@ -141,17 +140,17 @@ class Planner:
         times = timeline(session.reports, history.runs(), history.kernel, session.environment)
         return render_timeline(times, os.path.basename(notebook))
 
-    def planned(self, notebook: str) -> tuple[Plan, list[str], str]:
-        """Return the plan of the notebook at this path, remarks on it, and the reason if there is no plan."""
+    def planned(self, notebook: str) -> Plan:
+        """Return the plan of the notebook at this path; StoreError if the store fails."""
         if not notebook:
-            return Plan((), 0), [], "this kernel cannot tell its notebook: %nbcache config notebook=PATH"
+            return Plan(problem="this kernel cannot tell its notebook: %nbcache config notebook=PATH")
         try:
             cells = cells_of(read(Path(notebook), max_bytes=MAX_NOTEBOOK_BYTES))
             saved = os.stat(notebook).st_mtime
         except FormatError as error:
-            return Plan((), 0), [], f"{error.what}: {error.next_step}"
+            return Plan(problem=f"{error.what}: {error.next_step}")
         except (NbcacheError, OSError):
-            return Plan((), 0), [], "there is no such file: save the notebook first"
+            return Plan(problem="there is no such file: save the notebook first")
         session, age = self._session, ago(time.time() - saved)
         session.cache.flush(_FLUSH_SECONDS)
         session.cache.history.read(notebook)
@@ -167,7 +166,7 @@ class Planner:
             notes = [f"by the file as it was saved {age}"]
         if here is None and session.shares:
             notes.append("the shared store is asked as soon as torch is imported")
-        return plan, notes, ""
+        return replace(plan, notes=tuple(notes))
 
     def _from_snapshots(self, unfit: list[Unfit]) -> list[Place]:
         """Return what snapshots that came along hold, and fits; add to `unfit` those that do not."""
@@ -789,9 +788,9 @@ class KernelVerbs(SnapshotVerbs):
         here = self._here()
         shared = session.shared_client
         try:
-            plan, notes, problem = self.planned(notebook)
+            plan = self.planned(notebook)
         except StoreError as error:
-            plan, notes, problem = Plan((), 0), [], str(error)
+            plan = Plan(problem=str(error))
         settings, torch_settings = self.setting_rows()
         store = None
         with suppress(StoreError):
@@ -815,8 +814,6 @@ class KernelVerbs(SnapshotVerbs):
             notebook=os.path.basename(notebook),
             machine=pages.machine_parts(here, session.graphs),
             plan=plan,
-            plan_notes=notes,
-            plan_problem=problem,
             people=[] if shared is None else self.people(shared),
             strangers=strangers,
             snapshots=[*snapshots, *self.arrivals()],

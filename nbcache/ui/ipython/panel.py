@@ -279,7 +279,7 @@ class Panel:
         except Exception as error:  # a bug; what it says may quote what is secret
             logger.info("what a panel shows could not be read", exc_info=error)
             problem = f"it could not be read ({type(error).__name__}; %nbcache config log=debug says more)"
-            facts = replace(self._facts, plan_problem=problem)
+            facts = replace(self._facts, plan=replace(self._facts.plan, problem=problem))
         with self._lock:
             self._facts = facts
         self._refresher.ask()
