@@ -222,8 +222,10 @@ class Sharing:
                 if (name := compatibility.baseline_for(received.snapshot.manifests, here)) is not None:
                     chosen = f"the snapshot {received.name}"
                     self._session.configure(settings.with_value("portable", name, origin=chosen))
-                    now = f"this kernel compiles for any {name} CPU from now on, as {chosen} was"
-                    self._session.notice(f"{now} (%nbcache config portable=off)")
+                    self._session.notice(
+                        f"this kernel compiles for any {name} CPU from now on, as {chosen} was "
+                        "(%nbcache config portable=off)"
+                    )
                     return
 
     def restore_from(self, src: str | os.PathLike[str] | None) -> list[SnapshotRestored]:

@@ -16,10 +16,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from nbcache.bench.command import run_in_notebook
 from nbcache.bench.report import VARIANTS, Run, medians
 from nbcache.bench.runner import CellFailed, Home, kernel, prewarmed, schedule
-from nbcache.core.errors import NbcacheError
 from nbcache.ui.terminal import parser as cli
 from support.front_door import run_interpreter
 
@@ -238,7 +236,7 @@ def test_medians_compare_and_show_the_run_with_the_fewest_hits():
 def test_a_kernel_gets_folders_of_its_own_and_none_of_the_callers_settings(tmp_path):
     settings = ("ATEN_CPU_CAPABILITY", "JPY_SESSION_NAME", "NBCACHE_SAVE", "TORCHINDUCTOR_CACHE_DIR")
     settings += ("TORCH_LOGS", "TRITON_CACHE_DIR", "PYTHONDONTWRITEBYTECODE")
-    kept = (
+    others = (
         "CUDA_VISIBLE_DEVICES",
         "HOME",
         "LD_LIBRARY_PATH",
@@ -246,20 +244,13 @@ def test_a_kernel_gets_folders_of_its_own_and_none_of_the_callers_settings(tmp_p
         "TRITON_PTXAS_PATH",
         "TORCH_HOME",
     )
+    places = ("TMPDIR", "TRITON_HOME", "CUDA_CACHE_PATH", "NBCACHE_DIR", "NBCACHE_TRUST_DIR", "IPYTHONDIR")
 
-    environ = Home(tmp_path / "here").environment(dict.fromkeys((*settings, *kept, "TMPDIR"), "caller's"))
+    environ = Home(tmp_path / "here").environment(dict.fromkeys((*settings, *others, "TMPDIR"), "caller's"))
 
     assert not environ.keys() & {*settings}
-    assert {environ[name] for name in kept} == {"caller's"}
-    for name in (
-        "TMPDIR",
-        "TRITON_HOME",
-        "CUDA_CACHE_PATH",
-        "NBCACHE_DIR",
-        "NBCACHE_TRUST_DIR",
-        "IPYTHONDIR",
-    ):
-        assert environ[name].startswith(str(tmp_path / "here"))
+    assert {environ[name] for name in others} == {"caller's"}
+    assert all(environ[name].startswith(str(tmp_path / "here")) for name in places)
 
 
 def test_empty_folders_keep_only_what_a_variant_is_to_find(tmp_path):
@@ -383,10 +374,3 @@ def test_an_interrupted_cell_ends_the_command_that_it_runs(own, isolated, run_py
 
     assert "medians of 1000" in shown and shown.endswith("it was interrupted\n")
     assert not list(Path(isolated["TMPDIR"]).iterdir())
-
-
-def test_in_a_notebook_it_prints_what_the_command_says(isolated, monkeypatch, capsys):
-    monkeypatch.setenv("PYTHONPATH", isolated["PYTHONPATH"])
-    with pytest.raises(NbcacheError, match="status 2"):
-        run_in_notebook(["nanogtp"])
-    assert "neither a notebook nor a function" in capsys.readouterr().out
