@@ -22,7 +22,7 @@ from nbcache.kernel.explain.diagnosis import (
     recommendation,
     times,
 )
-from nbcache.ui.display.diagnosis import per_call, render_diagnosis
+from nbcache.ui.ipython.diagnose_magic import per_call, render_diagnosis
 
 
 def timing(milliseconds: float, spread: float = 0.02) -> Timing:

@@ -35,10 +35,8 @@ def test_options_stand_before_or_after_and_the_expression_stays_as_it_is(line, e
     ("line", "said"),
     [
         ("", "`` is no call"),
-        ("model", "`model` is no call"),
         ("model(x) + 1", "`model(x) + 1` is no call"),
         ("model(x", "`model(x` is no call"),
-        ("y = model(x)", "`y = model(x)` is no call"),
         ("await model(x)", "`await model(x)` is no call"),
         ("model(x).sum()", "`model(x).sum` computes what it calls: put all of it into a function"),
         ("make()(x)", "`make()` computes what it calls"),
