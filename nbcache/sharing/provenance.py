@@ -155,6 +155,10 @@ class Judge:
         self._policy = policy
         self._known: dict[str, tuple[float, Standing]] = {}
 
+    @property
+    def policy(self) -> Policy:
+        return self._policy()
+
     def check(self, ref: ArtifactRef, is_bound: Callable[[Statement], bool]) -> None:
         """Raise FormatError or TrustError unless an artifact from elsewhere may be used.
 
@@ -163,7 +167,7 @@ class Judge:
         """
         provenance = ref.provenance or UNSIGNED
         if provenance == UNSIGNED:
-            admit(self._policy(), None)
+            admit(self.policy, None)
             return
         statement, fingerprint = verified(provenance)
         if not _is_of(statement, ref) or not is_bound(statement):
@@ -179,7 +183,7 @@ class Judge:
 
     def _admit(self, fingerprint: str) -> None:
         try:
-            admit(self._policy(), self.standing(fingerprint) if fingerprint else None, fingerprint)
+            admit(self.policy, self.standing(fingerprint) if fingerprint else None, fingerprint)
         except UntrustedSigner as error:
             raise UntrustedSigner(
                 f"{short(fingerprint)}, who compiled it, is not trusted here", next_step=error.next_step
@@ -187,7 +191,7 @@ class Judge:
 
     def mark(self) -> str:
         """Return a mark for torch's folder: another one once a signer was removed, and with `trust=off`."""
-        if self._policy() is Policy.OFF:
+        if self.policy is Policy.OFF:
             return "-off"
         try:
             removed = self._keyring().removed()

@@ -81,7 +81,7 @@ def in_kernel(
         ("torch's folder", lambda: _torch_folder(folder, chosen_by, serves)),
         *_places(settings, folder),
         ("local store", lambda: _store(settings, session.artifacts.store, store_error)),
-        ("snapshots", lambda: _snapshots(sharing, current, settings.trust)),
+        ("snapshots", lambda: _snapshots(sharing, current)),
         ("shared store", lambda: _connection(settings, session.shared_client)),
         ("prewarming", lambda: _prewarming(settings, session.prewarm)),
         ("traces", lambda: _traces(settings, bridge.traces, lost)),
@@ -379,7 +379,7 @@ def _keys(keyring: Keyring) -> Checks:
     yield _ok(f"{yours}{DOT}{counted(len(trusted), 'signer')} trusted")
 
 
-def _snapshots(sharing: Sharing, current: Environment | None, policy: Policy) -> Checks:
+def _snapshots(sharing: Sharing, current: Environment | None) -> Checks:
     if not sharing.looked(_LOOK_SECONDS):
         yield _note("those of this notebook are still being looked for", "ask again in a moment", "snapshot")
     problems, arrived = sharing.problems(), sharing.known()
@@ -387,7 +387,7 @@ def _snapshots(sharing: Sharing, current: Environment | None, policy: Policy) ->
         yield _problem(str(error), error.next_step or "take it anew, or remove it", "snapshot")
     for received in arrived:
         foreseen = current or environment.foreseen()
-        text, hindrances = arrival(received, foreseen, policy, sharing.judge, sharing.cells)
+        text, hindrances = arrival(received, foreseen, sharing.judge, sharing.cells)
         if current is not None and fitting(received.snapshot.manifests, current) is None:
             hindrances.append(
                 ("nothing of it can be used here", "%nbcache snapshot, once the cells have run")

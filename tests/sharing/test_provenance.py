@@ -592,7 +592,7 @@ def test_in_what_is_shown_of_a_snapshot_nobody_is_named_for_what_another_has_com
 
     received = the_version(data, Keyring(cleo.keys))
     judge = judge_of(cleo)
-    line = arrival_line(received, None, Policy.STRICT, judge)
+    line = arrival_line(received, None, judge)
     lines = snapshot_lines(received, None, judge)
     as_json = json.dumps(snapshot_json(received, None, judge))
     assert "nobody has signed for having compiled that" in line

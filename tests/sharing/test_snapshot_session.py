@@ -192,7 +192,7 @@ def test_nothing_that_a_snapshot_says_can_steer_a_terminal(ada: Person, tmp_path
     )
     received = replace(received, snapshot=snapshot)
     judge = Judge(lambda: Keyring(tmp_path / "nobody"), lambda: Policy.STRICT)
-    lines = [*snapshot_lines(received, HERE, judge), arrival_line(received, HERE, Policy.STRICT, judge)]
+    lines = [*snapshot_lines(received, HERE, judge), arrival_line(received, HERE, judge)]
     error = EnvironmentMismatch("nothing fits", [evil], where=evil)
     keys = Keyring(tmp_path / "keys")
     keys.add("0" * 64, evil)
@@ -390,8 +390,8 @@ def test_a_snapshot_holds_and_announces_what_the_present_cells_use(ada: Person) 
     session, _, sharing = ada.session()
     (received,) = sharing.known()
     judge = session.judge
-    assert ": 1 graph of " in arrival_line(received, HERE, Policy.STRICT, judge, sharing.cells)
-    assert ": 3 graphs of " in arrival_line(received, HERE, Policy.STRICT, judge)
+    assert ": 1 graph of " in arrival_line(received, HERE, judge, sharing.cells)
+    assert ": 3 graphs of " in arrival_line(received, HERE, judge)
     session.close()
 
 

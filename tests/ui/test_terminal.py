@@ -17,7 +17,6 @@ import pytest
 import nbcache.ui
 from nbcache.core.model import Artifact, Direction, GraphSummary, Manifest, Outcome
 from nbcache.core.reports import Cell
-from nbcache.core.settings import Policy
 from nbcache.core.text import counted
 from nbcache.sharing.snapshots import in_notebook
 from nbcache.sharing.snapshots.sources import destination
@@ -139,7 +138,7 @@ def test_a_signer_has_the_users_name_in_every_line(tmp_path, bob, capsys):
             texts.append(capsys.readouterr().out)
         session, _, sharing = bob.session()
         (received,) = sharing.receive(ada.snapshot)
-        texts.append(arrival_line(received, HERE, Policy.STRICT, session.judge))
+        texts.append(arrival_line(received, HERE, session.judge))
         session.close()
         return texts
 

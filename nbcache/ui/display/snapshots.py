@@ -11,7 +11,6 @@ from nbcache.core.cpu_levels import LABEL
 from nbcache.core.errors import TrustError, Unsigned, UntrustedSigner
 from nbcache.core.key import Difference
 from nbcache.core.model import Environment, GraphSummary, Manifest, Snapshot
-from nbcache.core.settings import Policy
 from nbcache.core.text import DOT, NOTHING, aligned, counted, duration, one_line, size
 from nbcache.sharing.provenance import Judge, authors
 from nbcache.sharing.snapshots.build import Taken, makers
@@ -85,23 +84,15 @@ def snapshot_lines(
 
 
 def arrival_line(
-    received: Received,
-    here: Environment | None,
-    policy: Policy,
-    judge: Judge,
-    cells: Collection[str] = (),
+    received: Received, here: Environment | None, judge: Judge, cells: Collection[str] = ()
 ) -> str:
     """Return what `arrival` does in one line."""
-    said, hindrances = arrival(received, here, policy, judge, cells)
+    said, hindrances = arrival(received, here, judge, cells)
     return DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
 
 
 def arrival(
-    received: Received,
-    here: Environment | None,
-    policy: Policy,
-    judge: Judge,
-    cells: Collection[str] = (),
+    received: Received, here: Environment | None, judge: Judge, cells: Collection[str] = ()
 ) -> tuple[str, list[tuple[str, str]]]:
     """Return what came along, and what keeps it or part of it from being used, each with the next step.
 
@@ -111,7 +102,7 @@ def arrival(
     snapshot = received.snapshot
     name = one_line(received.name, _LONGEST)
     try:
-        admit(policy, received.standing)
+        admit(judge.policy, received.standing)
     except Unsigned as error:  # nor does anybody answer for what it says of itself: nothing of that is shown
         return f"{name}: a snapshot", [(f"not used: {error.what}", error.next_step or "nbcache inspect")]
     except TrustError:
@@ -127,14 +118,14 @@ def arrival(
     if differing:
         hindrances.append((f"not all fits here: {_differing(differing)} differ", "nbcache inspect"))
     try:
-        admit(policy, received.standing, received.signer)
+        admit(judge.policy, received.standing, received.signer)
     except UntrustedSigner:
         why = f"not used yet: {short(received.signer)}, who signed it, is not trusted here"
         hindrances.append((why, "%nbcache trust"))
     except TrustError as error:
         hindrances.append((f"not used: {error.what}", error.next_step or "nbcache inspect"))
     else:
-        hindrances += left_out(received, policy, judge)
+        hindrances += left_out(received, judge)
         if here is not None and (baseline := baseline_for(snapshot.manifests, here)) is not None:
             next_step = f"%nbcache config portable={one_line(baseline, _LONGEST)}"
             hindrances.append(("this kernel compiles for this CPU only", next_step))
@@ -154,13 +145,13 @@ def fit_words(manifests: Sequence[Manifest], here: Environment | None) -> str:
     return f"fits here{once}"
 
 
-def left_out(received: Received, policy: Policy, judge: Judge) -> list[tuple[str, str]]:
+def left_out(received: Received, judge: Judge) -> list[tuple[str, str]]:
     """Return what of a trusted signer's snapshot may not be used, by who compiled it; with the next step."""
     omitted = []
     for fingerprint, made in makers(received.snapshot).items():
         count = counted(made.artifacts, "artifact")
         try:
-            admit(policy, judge.standing(fingerprint) if fingerprint else None, fingerprint)
+            admit(judge.policy, judge.standing(fingerprint) if fingerprint else None, fingerprint)
         except UntrustedSigner:
             why = f"{count} not used yet: {short(fingerprint)}, who compiled that, is not trusted here"
             omitted.append((why, "%nbcache trust"))

@@ -319,8 +319,7 @@ class SnapshotVerbs(Planner):
     def _lines(self, received: list[Received]) -> list[str]:
         """Return a line for each version of a snapshot, those of trusted signers first."""
         ordered = sorted(received, key=lambda version: not is_vouched(version.standing))
-        here, settings = self._here(), self._session.settings
-        known = (here, settings.trust, self._session.judge, self.sharing.cells)
+        known = (self._here(), self._session.judge, self.sharing.cells)
         lines = [display.arrival_line(version, *known) for version in ordered[:_MOST_ARRIVED]]
         if (more := len(ordered) - _MOST_ARRIVED) > 0:
             lines.append(f"{counted(more, 'more version')} came along (nbcache inspect)")
@@ -407,7 +406,7 @@ class SnapshotVerbs(Planner):
                 lines.append(f"restored {counts}, of {where}")
                 if unfit := self.sharing.unfit_line(received):
                     lines.append(f"  {unfit}")
-            omitted = display.left_out(received, self._session.settings.trust, self._session.judge)
+            omitted = display.left_out(received, self._session.judge)
             lines += [f"  {why} ({next_step})" for why, next_step in omitted]
         used = {received.version for received, _ in restored}
         unused = {received.version for received in taken_in} - used

@@ -193,7 +193,7 @@ def restore(source: str, settings: Settings) -> Shown:
             counts = f"{counted(done.graphs, 'graph')}, {counted(done.artifacts, 'artifact')}"
             used_by = f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""
             lines.append(f"{one_line(done.where)}: restored {counts}{used_by}")
-            lines += [f"  {why}" for why, _ in display.left_out(received, settings.trust, judge)]
+            lines += [f"  {why}" for why, _ in display.left_out(received, judge)]
             lines += [f"  part of it is not used: {error}" for error in wrong]
         artifacts.evict(settings.max_bytes)
     if problems and not restored:
