@@ -18,6 +18,7 @@ from traitlets.config import Config
 from nbcache.torch_bridge import compile_options
 from nbcache.ui.ipython.compile_cell import (
     HELP,
+    HOOK,
     USAGE,
     CellTransformer,
     CompileOptions,
@@ -174,7 +175,7 @@ def test_other_cells_stay_as_they_are(first):
     assert CellTransformer()(lines) == lines and CellTransformer()([]) == []
 
 
-CALL = "f = hook('f', f)"
+CALL = f"f = {HOOK}('f', f)"
 LOOK = f"if 'f' in locals():\n    {CALL}"
 
 
@@ -210,7 +211,8 @@ def test_a_call_follows_each_statement_that_binds_at_top_level(source):
 
 
 def inserted(source, *targets, existing=()):
-    tree = insert_compile_calls(ast.parse(source), targets, existing, "hook")
+    tree = ast.parse(source)
+    insert_compile_calls(tree, targets, existing)
     compile(tree, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     return ast.unparse(tree)
 
@@ -237,7 +239,7 @@ def test_what_exists_is_compiled_first_unless_the_cell_replaces_it(source, expec
 
 
 def test_a_dotted_target_is_bound_by_its_own_assignment_or_else_by_its_roots():
-    call = "a.b = hook('a.b', a.b)"
+    call = f"a.b = {HOOK}('a.b', a.b)"
     assert inserted("a = g()\na.b(x)", "a.b") == f"a = g()\n{call}\na.b(x)"
     assert inserted("a = g()\na.b = h\na.b(x)", "a.b") == f"a = g()\na.b = h\n{call}\na.b(x)"
     assert inserted("a.b(x)", "a.b", existing=("a.b",)) == f"{call}\na.b(x)"
@@ -246,7 +248,7 @@ def test_a_dotted_target_is_bound_by_its_own_assignment_or_else_by_its_roots():
 
 def test_a_call_has_the_line_of_the_statement_that_it_follows():
     tree = ast.parse("\n\n@d\ndef f():\n    pass\nfor i in (\n    1,\n):\n    f = i")
-    insert_compile_calls(tree, ["f"], [], "hook")
+    insert_compile_calls(tree, ["f"], [])
     assert [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Call)] == [4, 9]
 
 

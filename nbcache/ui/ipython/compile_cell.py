@@ -59,8 +59,6 @@ _EXAMPLE = """Example:
   y = model(x)        # compiled, or from a cache
   y.mean()            # shown as in any cell
 """
-_UNLISTED = "use_aoti"
-"""An option of `torch.compile` that `torch._inductor.list_options()` does not list."""
 
 OptionValue: TypeAlias = bool | int | float | str | None
 
@@ -208,7 +206,7 @@ def check(options: CompileOptions) -> None:
         if options.mode is not None:
             problems.append(unknown("mode", options.mode, compile_options.known_modes()))
         if options.options:
-            known = [*compile_options.known_options(), _UNLISTED]
+            known = [*compile_options.known_options(), "use_aoti"]  # which torch does not list
             problems += [unknown("option", key.replace("-", "_"), known) for key in options.options]
     for problem in filter(None, problems):
         raise usage_error(problem)
@@ -304,7 +302,7 @@ class TargetCompiler(ast.NodeTransformer):
             case [ast.Expr(value=ast.Constant(value=str(literal))), *_] if literal.startswith(_MARK):
                 arguments = _arguments(literal.removeprefix(_MARK))
             case _:
-                arguments = None
+                return tree
         if arguments is None:
             return tree
         options = parse(arguments)
@@ -341,10 +339,8 @@ def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, 
     return existing
 
 
-def insert_compile_calls(
-    tree: ast.Module, targets: Iterable[str], existing: Collection[str], hook: str = HOOK
-) -> ast.Module:
-    """Insert a call of `hook` after each statement that binds a target, and at the start for `existing`."""
+def insert_compile_calls(tree: ast.Module, targets: Iterable[str], existing: Collection[str]) -> None:
+    """Insert a call of `HOOK` after each statement that binds a target, and at the start for `existing`."""
     bound = frozenset(_all_bindings(tree.body))
     binders = {
         target: {target} if target in bound else {*accumulate(target.split("."), "{}.{}".format)}
@@ -359,7 +355,7 @@ def insert_compile_calls(
         return stmt
 
     def call(target: str) -> str:
-        return f"{target} = {hook}({target!r}, {target})"
+        return f"{target} = {HOOK}({target!r}, {target})"
 
     def block(body: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
@@ -387,7 +383,6 @@ def insert_compile_calls(
     head = 1 + tree.body.index(future[-1]) if future else 0
     first = [statement(call(target), line_1) for target in used]
     tree.body = [*tree.body[:head], *first, *block(tree.body[head:])]
-    return tree
 
 
 def _root(path: str) -> str:
