@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from nbcache.bench import command as bench
 from nbcache.core import log
@@ -43,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     """Prints no control characters of arguments, which a shell may have taken from names of files."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(message.replace("\n", " "))
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(clean(message), file)
