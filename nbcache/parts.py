@@ -201,12 +201,6 @@ PARTS = (
         modules=tuple(GENERATORS),
     ),
     _part(
-        prewarm.compile_when_rendered,
-        "compile the templates of Triton kernels when one is rendered",
-        "importing inductor takes 0.3 s longer",
-        f"{_COMMON}:KernelTemplate._template_from_string(source)",
-    ),
-    _part(
         Dependencies.follow_devices,
         "tell what torch registers for devices from what others do",
         _SAME_KEYS,

@@ -16,10 +16,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from nbcache.core.patches import Patches
@@ -260,37 +259,3 @@ def _warn_of_late_variables(session: Session, before: dict[str, str], now: dict[
             f"{', '.join(sorted(late))} changed after nbcache had imported torch ahead, which reads such "
             "variables then: set them before `%load_ext nbcache`, or set NBCACHE_PREWARM=off"
         )
-
-
-_WITH_TEMPLATES = ("torch._inductor.kernel.", "torch._inductor.fx_passes.")
-
-
-class _Template:
-    """A template of a Triton kernel that is compiled at its first use."""
-
-    def __init__(self, compile: Callable[[], Any]) -> None:
-        self._compiled = cache(compile)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._compiled(), name)
-
-
-def compile_when_rendered(common: ModuleType, context: Context, patches: Patches) -> None:
-    """Delay the templates that torch makes on import: `KernelTemplate._template_from_string`.
-
-    Jinja takes 0.3 of the 1.4 s of Inductor's imports (2 cores, torch 2.13.0). A CPU's graphs render none.
-    """
-
-    def template_from_string(original: Any, source: str) -> Any:
-        if common.jinja2_env() is None or not _is_importing():
-            return original(source)
-        return _Template(partial(common.KernelTemplate._template_from_string, source))
-
-    patches.hook(common.KernelTemplate, "_template_from_string", template_from_string)
-
-
-def _is_importing() -> bool:
-    frame = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "<module>":
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None and str(frame.f_globals.get("__name__")).startswith(_WITH_TEMPLATES)
