@@ -56,10 +56,7 @@ class Dependencies:
     def __init__(
         self, torch: ModuleType, *, late: bool, on_fault: Callable[[Exception], object] = lambda error: None
     ) -> None:
-        """`late` says that torch was imported before, so that earlier registrations are not recorded.
-
-        `on_fault` gets the first exception that nbcache itself raises.
-        """
+        """`late`: torch was imported before nbcache was loaded; `on_fault` gets nbcache's first exception."""
         self.off = False
         """True after a fault of nbcache: torch's keys stay unchanged."""
         self._on_fault = on_fault
@@ -163,10 +160,7 @@ class Dependencies:
         return GraphFingerprint(self._known, [self._values], self._unfollowed)
 
     def of_any_graph(self) -> str | None:
-        """Return the digest of installed packages' code in torch, or an empty text.
-
-        Return None for user code, and for code whose behaviour is unknown.
-        """
+        """Return the digest of packages' code in torch, or an empty text; None for user or unknown code."""
         try:
             state = None if self.off else self._for_any_graph()
             if state is None or state.has_user_code or state.has_graph_passes:
@@ -207,10 +201,7 @@ class Dependencies:
         self._add_attributes(state)
 
     def _code(self, any_graph: GraphFingerprint) -> str:
-        """Return a text that changes, in this process, with the third-party code that any graph may reach.
-
-        It covers table entries for third-party operators, too.
-        """
+        """Return a text that changes, in this process, with the third-party code that any graph may reach."""
         state = self._new_state()
         try:
             for name, table in all_tables():
@@ -328,7 +319,6 @@ class Dependencies:
                 return
 
     def _third_party_attributes(self, state: GraphFingerprint, owner: Any) -> Iterator[tuple[str, Any]]:
-        """Yield third-party attributes of a class or module that added code may read."""
         torch, names = self._torch, state.reads.attributes
         if isinstance(owner, (torch._ops._Ops, torch._ops._OpNamespace)):
             for name in [*vars(owner)] if state.reads.any_attribute else names & {*vars(owner)}:
@@ -427,16 +417,12 @@ class Dependencies:
         return not self.off and getattr(self._thread, "is_plain", False)
 
     def _current_code_and_settings(self) -> tuple[str, str]:
-        """Return the code and the settings that this thread compiles with."""
         return getattr(self._thread, "code", self._empty), getattr(self._thread, "settings", "")
 
     # --- what a graph depends on ----------------------------------------------------------------
 
     def of(self, module: Any, example_inputs: Sequence[Any], details: Any) -> str | None:
-        """Return the digest of the dependencies of `module` that torch's key leaves out, or None without any.
-
-        torch computes its key from `details`. Unknown if the behaviour of a dependency is unknown.
-        """
+        """Return the digest of what torch's key leaves out, or None; Unknown if a behaviour is unknown."""
         graph = TracedGraph(self._torch, module)
         aot_config = getattr(details, "aot_config", None)  # of AOTAutograd's key for Dynamo's graph
         state = self._for_any_graph()
@@ -628,10 +614,7 @@ def choose_entries(torch: ModuleType, cache: ModuleType, patches: Patches) -> No
 
 
 def _fits(torch: ModuleType, entry: Any, args: Sequence[Any]) -> bool:
-    """Return whether the same inputs are leaves as when the entry was stored.
-
-    The key covers leaves if inputs share memory: then one record may describe several.
-    """
+    """Return whether the same inputs are leaves as in the entry; keys cover it if inputs share memory."""
     if inputs_sharing_memory(torch, args):
         return True
     infos = entry.runtime_metadata.input_info

@@ -30,10 +30,9 @@ _FLAGS: Mapping[str, Any] = {
     "_get_overrideable_sdp_enabled": True,
     "_get_sdp_priority_order": [1, 2, 0, 3, 4],
 }
-"""Flags by which torch chooses operators while it traces, and their defaults (torch 2.11 to 2.15).
+"""Functions of `torch._C` by which torch chooses operators while it traces → defaults (torch 2.11 to 2.15).
 
-They are functions of `torch._C`. Flags in torch's keys are left out. The defaults listed here are used if
-torch was imported before nbcache was loaded; otherwise nbcache reads them from torch.
+These defaults hold if torch was imported before nbcache was loaded; otherwise nbcache reads them from torch.
 """
 _RELEASES = ((2, 11), (2, 15))
 _PRECISIONS: Mapping[tuple[str, str], str] = {

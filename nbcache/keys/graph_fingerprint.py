@@ -68,10 +68,7 @@ class GraphFingerprint(Fingerprint):
 
 
 def package_identity(known: KnownPackages, value: Any) -> str:
-    """Return module, name and version of a function or class that an installed package defines.
-
-    The text is empty for user code, and for code made at run time that holds other values.
-    """
+    """Return name and version of an installed package's code; empty for code that may hold user code."""
     if not isinstance(value, (FunctionType, type)):
         return ""
     names = []

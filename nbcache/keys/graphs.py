@@ -34,8 +34,6 @@ _PLAIN = (bool, complex, float, int, str, type(None))
 
 
 class TracedGraph:
-    """A graph and the graphs that it contains."""
-
     def __init__(self, torch: ModuleType, graph: Any) -> None:
         self._torch = torch
         modules = graph.modules() if isinstance(graph, torch.nn.Module) else ()
@@ -67,10 +65,7 @@ class TracedGraph:
         return {node.target for node in self._nodes if node.op == "call_method"}
 
     def parts_of_modules(self) -> Iterator[Any]:
-        """Yield the classes and attributes of modules that a graph of another backend calls.
-
-        Torch's keys cover their tensors.
-        """
+        """Yield the classes and attributes of called modules; torch's keys cover their tensors."""
         torch = self._torch
         for graph in self._graphs:
             called = (graph.get_submodule(node.target) for node in graph.graph.find_nodes(op="call_module"))
@@ -98,10 +93,7 @@ class TracedGraph:
                 state.note(name, text if name == "custom" else _PROCESS_SPECIFIC.sub("", text))
 
     def annotations(self) -> Iterator[tuple[int, Any]]:
-        """Yield the annotations by `torch.fx.traceback.annotate`, each with the index of its first node.
-
-        An annotation ends where the next begins. torch reads some.
-        """
+        """Yield the annotations by `torch.fx.traceback.annotate`, each with the index of its first node."""
         previous: dict[str, Any] = {}
         for number, node in enumerate(self._nodes):
             custom = node.meta.get("custom") or {}
@@ -112,7 +104,6 @@ class TracedGraph:
             previous = annotation
 
     def checkpoint_policies(self) -> list[Any]:
-        """Return the functions that choose what selective checkpointing saves, in order."""
         functions = (graph.meta.get("_checkpoint_context_fn") for graph in self._graphs)
         return [function for function in functions if function is not None]
 
@@ -222,10 +213,7 @@ class TracedGraph:
         return [value for value in values if isinstance(value, self._torch.Tensor)]
 
     def frozen_parameters(self) -> Iterator[tuple[str, list[Any]]]:
-        """Yield the compiled-in properties of frozen parameters that torch's keys leave out.
-
-        These are the values of scalars, and which parameters share memory.
-        """
+        """Yield frozen scalars and which frozen parameters share memory; torch's keys leave them out."""
         frozen = [tensor for tensor in self.constants() if getattr(tensor, "_is_frozen_param", False)]
         if frozen:
             with self._torch.utils._mode_utils.no_dispatch():
@@ -325,10 +313,7 @@ def is_leaf(tensor: Any) -> bool:
 
 
 def inputs_sharing_memory(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
-    """Return the indexes of the inputs that share memory, one list per storage.
-
-    If one is mutated, AOTAutograd compiles for the sharing, which torch's keys leave out.
-    """
+    """Return the indexes of the inputs that share memory, one list per storage; no torch key has them."""
     by_storage: dict[int, list[int]] = {}
     for number, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:

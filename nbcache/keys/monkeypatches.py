@@ -46,10 +46,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "torch.masked.maskedtensor._ops_refs": ("_MASKEDTENSOR_DISPATCH_TABLE", "_MASKEDTENSOR_FUNCTION_TABLE"),
     "torch.nested._internal.ops": ("JAGGED_OPS_TABLE",),
 }
-"""Module → tables in which torch looks up code for operators and devices.
-
-A table is recorded when its module has been imported: torch's own entries are complete by then.
-"""
+"""Module → tables in which torch looks up code; they are recorded when the module has been imported."""
 SHARDING_TABLES = TABLES["torch.distributed.tensor"]
 """Tables of sharding rules; torch itself adds entries while it compiles."""
 EXPORT_TABLES = TABLES["torch._subclasses.fake_impls"]
@@ -119,7 +116,6 @@ class Originals:
     """Records torch's entries of tables, modules and classes, and finds third-party changes."""
 
     def __init__(self, is_library_code: Callable[[Any], bool]) -> None:
-        """`is_library_code` returns whether code is torch's."""
         self._is_library_code = is_library_code
         self._records: dict[int, _Record] = {}
 
@@ -191,7 +187,6 @@ class Replacements:
     """Finds third-party functions in the modules of torch's compiler and in their classes."""
 
     def __init__(self, known: KnownPackages) -> None:
-        """`known` recognizes torch's code."""
         self._known = known
         self._examined: set[str] = set()
         self._places: dict[str, type | ModuleType] = {}
@@ -297,7 +292,6 @@ def _are_same(values: Collection[Any], previous: Sequence[Any]) -> bool:
 
 
 def _elements(torch_entries: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:
-    """Yield the elements that were added to a list or removed from it."""
     current, original = {*map(id, entries.values())}, {*map(id, torch_entries.values())}
     for number, value in entries.items():
         if id(value) not in original:
@@ -339,10 +333,7 @@ def _declares(owner: Any, name: str) -> bool:
 
 
 def may_be_set(owner: type | ModuleType, name: str, value: Any) -> bool:
-    """Return whether a third party may have set an attribute of a torch class or module.
-
-    That is so for plain values, names that its source lacks, and code in C.
-    """
+    """Return whether a third party may have set an attribute that is plain, in C, or not in the source."""
     module = _module_of(owner)
     return isinstance(value, _PLAIN) or module is None or name not in (_names_in(module) or (name,))
 
@@ -379,7 +370,6 @@ def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
 
 
 def all_tables() -> Iterator[tuple[str, Any]]:
-    """Yield name and table of each table in imported modules."""
     for module in TABLES:
         yield from tables_of(sys.modules.get(module))
 

@@ -1,11 +1,9 @@
 """torch's values in fingerprints, above all operators: their schemas and registrations.
 
 torch's keys name an operator and leave its registrations out. Kernels for devices are left out here, too: the
-compiled graph calls the operator, and thus its current kernel.
-
-torch's dispatcher reports the file of a kernel, but not its function. So `Registrations` records functions
-during registration. A function that was registered before is unknown, unless torch itself stores it, as it
-does for `torch.library.custom_op` and `register_fake`.
+compiled graph calls the operator, and thus its current kernel. torch's dispatcher reports the file of a
+kernel, but not its function. So `Registrations` records functions during registration. A function that was
+registered before is unknown, unless torch itself stores it, as for `custom_op` and `register_fake`.
 """
 
 from __future__ import annotations
@@ -41,10 +39,7 @@ _KERNEL = re.compile(
     r"(?:fallthrough )?registered (?:at (?P<file>.*):\d+|by RegisterOperators) :: ",
     re.ASCII,
 )
-"""A kernel's line in the dispatcher's text about an operator; replaced kernels are `(inactive)`.
-
-`RegisterOperators` is a C++ class.
-"""
+"""A kernel's line in the dispatcher's text about an operator; replaced kernels are `(inactive)`."""
 _HEADER = re.compile(r"(name|schema|debug|alias analysis kind): |$")
 _DEFINED = re.compile(r"debug: registered at (?P<file>.*):\d+")
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".inl", ".mm")
@@ -74,10 +69,7 @@ class Registrations:
     def __init__(
         self, torch: ModuleType, known: KnownPackages, *, late: bool, on_fault: Callable[[Exception], object]
     ) -> None:
-        """`late` says that torch was imported before, so that earlier registrations are not recorded.
-
-        `on_fault` gets the error if a registration could not be recorded.
-        """
+        """`late`: torch was imported before nbcache was loaded; `on_fault` gets errors of recording."""
         self._torch = torch
         self._on_fault = on_fault
         self._known = known
@@ -277,7 +269,6 @@ class Registrations:
         return bool(is_torchs)
 
     def is_torch_target(self, target: Any) -> bool:
-        """Return whether the target of a node is torch's code alone."""
         if isinstance(target, self._torch._ops.OpOverload):
             return self.is_torch_operator(target._name)
         if isinstance(target, self._torch._ops.OpOverloadPacket):
@@ -290,7 +281,6 @@ class Registrations:
 
     @cached_property
     def _definition_of_add(self) -> re.Match[str] | None:
-        """The place where a torch operator in C++ is defined."""
         return _definition(self._torch, "aten::add.Tensor")
 
     def _is_defined_by_torch(self, name: str) -> bool | None:
@@ -342,10 +332,7 @@ def _kernels(torch: ModuleType, name: str) -> Iterator[_Kernel]:
 
 
 def _libraries(folder: str) -> list[str]:
-    """Return the digests of the loaded shared libraries that may register operators.
-
-    torch does not report which of them registers an operator, so all but torch's own are included.
-    """
+    """Return digests of all loaded libraries but torch's: torch does not report which registers what."""
     try:
         with open("/proc/self/maps") as maps:
             paths = {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps if "/" in line}
@@ -402,7 +389,6 @@ class TorchValues:
         self._readers = (torch.load, torch.from_file, torch.jit.load, torch.seed)
 
     def __call__(self, state: Fingerprint, value: Any) -> bool:
-        """Add a value of a torch or Triton type; return whether it was one."""
         torch, kind = self._torch, type(value)  # `isinstance` may run code of the value's class
         if issubclass(kind, type):
             self._add_pytree_functions(state, value)

@@ -33,10 +33,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
         *("post_grad_custom_pre_pass", "pre_grad_custom_pass", "reorder_for_compute_comm_overlap_passes"),
     ),
 }
-"""Module → settings that may hold user code.
-
-torch's keys cover the names of some, the `uuid()` of others, and nothing of `joint_custom_pass`.
-"""
+"""Module → settings that may hold user code; torch's keys cover the name or the `uuid()` of some."""
 _INDUCTORS = "torch._inductor.compile_fx"
 _COMPILE_FX_ARGUMENTS = frozenset({"compile_region_name", "get_decomp_fn"})
 """Arguments that compile_fx itself passes to `inner_compile`: a name and AOTAutograd's decompositions."""
@@ -76,10 +73,7 @@ def _choices_handler() -> Any:
 
 
 def compilers() -> list[tuple[str, Any]]:
-    """Return the compiler functions that compile_fx and AOTAutograd on the stack got from third parties.
-
-    A nested compile_fx wraps its function in the settings of the outer call.
-    """
+    """Return the compiler functions that compile_fx and AOTAutograd on the stack got from third parties."""
     inner: list[Any] = []
     for code in frames.read_all(frames.INNER_COMPILE):
         if isinstance(code, partial) and not code.args and {*code.keywords} <= _COMPILE_FX_ARGUMENTS:
@@ -120,7 +114,6 @@ class Patterns:
     """Records third-party patterns and adds them to fingerprints."""
 
     def __init__(self, known: KnownPackages) -> None:
-        """`known` recognizes torch's code."""
         self._known = known
         self._entries: list[tuple[Any, Any, bool]] = []
         """Third-party patterns: the entry, its pass, and whether the pass tries it first."""

@@ -1,7 +1,4 @@
-"""`python -m nbcache.torch_bridge DEVICE`: compile the sample that prewarming restores, and store it.
-
-A kernel starts this in the background where its store has no sample yet; it gives way to everything else.
-"""
+"""`python -m nbcache.torch_bridge DEVICE`: compile the sample that prewarming restores, and store it."""
 
 from __future__ import annotations
 
@@ -37,10 +34,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def main(device: str) -> None:
-    """Compile the sample for `device`; what fails raises. SIGTERM and SIGHUP end it early.
-
-    Either way, the store keeps all graphs that were finished.
-    """
+    """Compile the sample for `device`. SIGTERM and SIGHUP end it early; finished graphs stay stored."""
     for number in _ENDING:
         signal.signal(number, _interrupt)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()

@@ -68,7 +68,6 @@ class TorchBridge:
         """The reason why this kernel goes on as plain torch; empty where it does not."""
 
     def install(self, session: Session) -> None:
-        """Hook what is imported already, and the rest when it is."""
         self._session = self.folder.session = session
         try:
             self._baseline = portable.chosen(session.settings.portable)
@@ -91,7 +90,6 @@ class TorchBridge:
         self._imports.install()
 
     def uninstall(self) -> None:
-        """Restore torch's functions, settings and folders."""
         if self._imports is not None:
             self._imports.uninstall()
         self.hooks.restore()
@@ -132,10 +130,7 @@ class TorchBridge:
         return environment.foreseen(self._baseline)
 
     def prewarm(self, *, compiling_for: str | None = None) -> Steps:
-        """Return what can be done before the first compile.
-
-        With `compiling_for`, a device, the steps compile and store the sample that other kernels restore.
-        """
+        """Return the steps before the first compile, or those that compile the sample for a device."""
         if self._session is None:
             return iter(())
         if compiling_for is not None:
@@ -157,7 +152,6 @@ class TorchBridge:
 
     @property
     def awaited(self) -> list[str]:
-        """The modules that are to be hooked, and are not imported yet."""
         return [] if self._imports is None else self._imports.awaited
 
     def _lose(self, loss: Loss, problem: UnsupportedTorch) -> None:

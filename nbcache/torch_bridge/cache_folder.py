@@ -247,10 +247,7 @@ def _settle_triton(session: Session, earlier: Path | None, folder: Path) -> None
 
 
 def _empty(folder: Path) -> None:
-    """Remove from one of our folders what torch looks up, and what no kernel is working on.
-
-    C++ kernels stay, and so does the mark `OWN`: running kernels may store theirs again, or put others'.
-    """
+    """Remove what torch looks up and no kernel is working on; C++ kernels and the mark `OWN` stay."""
     for name in _CACHES:
         shutil.rmtree(folder / name, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -300,11 +297,7 @@ def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) ->
 
 
 def folder_in_root(name: str, own: Path, random: Path) -> tuple[Path | None, list[str]]:
-    """Return the folder `name` in the first root that can be used, and notices about it.
-
-    `own` is nbcache's own folder, and `random` the root that ends with this process. None where no folder can
-    be made.
-    """
+    """Return the folder `name` in the first usable root, or None, and notices."""
     notices: list[str] = []
     why = ""
     is_for_torch = not any(map(str.isspace, str(own)))  # torch cannot compile where a name has a space
@@ -368,10 +361,7 @@ def _is_safe_below(folder: Path, name: str) -> bool:
 
 
 def secure(folder: Path) -> bool:
-    """Make `folder` for this user only; return whether it removed one that others may have written to.
-
-    StoreUnavailable where a root is not this user's, OSError where nothing can be made.
-    """
+    """Make `folder` private; return whether it removed an open one. StoreUnavailable for another's root."""
     _make(folder)
     fault = _fault(folder)
     if fault is not None and _is_root(folder):
@@ -505,7 +495,6 @@ class DefaultFolder:
         self._hooked.append(module.default_cache_dir)
 
     def replace_headers(self, codecache: Any, context: Context | None, patches: Patches) -> None:
-        """Replace the places of headers that the module remembers."""
         self._patches = patches
         usual = (self._usual or codecache.default_cache_dir)()
         safe = self._safe(usual)

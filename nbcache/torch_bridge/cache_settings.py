@@ -1,8 +1,7 @@
 """torch's cache settings, by the names of its caching guide: values, origins and switches.
 
-Environment variables decide when torch is imported; afterwards its attributes do. If a variable was set at
-the import, torch silently ignores assignments to the attribute, but for the remote caches. On 2.13 a thread
-that a cell starts does not see an assignment.
+If a variable was set when torch was imported, torch silently ignores assignments to the attribute, but for
+the remote caches. On 2.13 a thread that a cell starts does not see an assignment.
 """
 
 from __future__ import annotations

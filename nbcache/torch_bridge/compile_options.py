@@ -11,10 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 _compiled: weakref.WeakKeyDictionary[Any, tuple[Any, dict[str, Any]]] = weakref.WeakKeyDictionary()
-"""Targets of `compile_target` → the compiled call of a module, and the arguments.
-
-The reference to the call is weak, since the call keeps the module and its parameters alive.
-"""
+"""Target of `compile_target` → a weak reference to its compiled call, and the arguments."""
 
 
 def known_modes() -> Sequence[str]:
@@ -36,10 +33,7 @@ def known_backends() -> Sequence[str]:
 
 
 def compile_target(value: Any, arguments: Mapping[str, Any]) -> Any:
-    """Return `value` compiled with torch.compile's `arguments`; unchanged if it is already.
-
-    A module is compiled in place, so that its type and the keys of its `state_dict` stay.
-    """
+    """Return `value` compiled; a module in place, so that its type and the keys of its `state_dict` stay."""
     import torch
 
     with contextlib.suppress(TypeError):  # without weak references it is compiled each time

@@ -33,14 +33,10 @@ class Context:
 
 
 class Keys(Protocol):
-    """Completes torch's keys."""
-
     off: bool
 
 
 class Traces(Protocol):
-    """Records and adopts traces."""
-
     def off_because(self) -> str:
         """Return why this kernel has no traces whatever its setting is; empty where it has."""
 

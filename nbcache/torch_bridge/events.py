@@ -173,11 +173,7 @@ def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -
 
 
 def _name_being_compiled() -> str:
-    """Return the name of the function that Dynamo has begun to compile.
-
-    torch calls its own modules, as `nn.Sequential`, and the results of its decorators by one function,
-    `inner(*args)`, which calls `fn`.
-    """
+    """Return the name of the function that Dynamo has begun to compile, which torch may call by `inner`."""
     code = frames.read(frames.CODE)
     if code is None or not (code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS)):
         return _function_name(code)

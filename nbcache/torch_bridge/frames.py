@@ -1,7 +1,4 @@
-"""Local variables of torch's functions that run, where no argument of a hook has the value.
-
-Where torch renames one, its value is None. `tests/torch_bridge/test_frames.py` reads each.
-"""
+"""Local variables of torch's functions that run; None where torch has renamed one."""
 
 from __future__ import annotations
 

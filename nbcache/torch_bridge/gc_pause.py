@@ -43,10 +43,7 @@ def paused() -> Iterator[None]:
 
 
 class HeapAside:
-    """Leaves existing objects out of collections, from the first `begin` to the last `end`.
-
-    Any thread may call; a user's own frozen objects stay so.
-    """
+    """Leaves existing objects out of collections, from the first `begin` to the last `end`, on any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +70,6 @@ class HeapAside:
                 self._release()
 
     def reset(self) -> None:
-        """Take the heap back, whatever is still open."""
         with self._lock:
             self._depth = 0
             self._release()

@@ -1,9 +1,8 @@
 """The NVIDIA GPUs of this machine, and the compiler that Triton needs, without torch or CUDA.
 
-CUDA takes tenths of a second and memory on the GPU, fixes CUDA_VISIBLE_DEVICES, and keeps children that are
-forked later from using it. The driver's library, NVML, does none of that, and names GPUs as torch's keys do.
-Where `nvidia-ml-py`, which calls NVML, is not installed, /proc/driver/nvidia is read, which is missing in
-sandboxes (gVisor) and on WSL.
+CUDA takes time and memory on the GPU, fixes CUDA_VISIBLE_DEVICES, and keeps forked children from using it.
+The driver's library, NVML, does none of that, and names GPUs as torch's keys do. Where `nvidia-ml-py`, which
+calls NVML, is missing, /proc/driver/nvidia is read, which sandboxes (gVisor) and WSL lack.
 """
 
 from __future__ import annotations
@@ -98,10 +97,7 @@ def device(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _visible(gpus: Sequence[Gpu], chosen: str | None) -> tuple[list[Gpu], bool]:
-    """Return the GPUs that CUDA shows, and whether their order is CUDA's, which may be another.
-
-    `chosen` is the value of CUDA_VISIBLE_DEVICES. CUDA ignores all that follows a wrong number.
-    """
+    """Return the GPUs that CUDA shows by CUDA_VISIBLE_DEVICES, and whether CUDA may order them otherwise."""
     if chosen is None:
         return list(gpus), True
     numbers: list[int] = []

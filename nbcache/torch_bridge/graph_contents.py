@@ -1,7 +1,4 @@
-"""The guards of a graph, and the code that torch has generated for it, looked up on demand.
-
-Guards are found by torch's list of the code that it has seen, which keeps no object of a user alive.
-"""
+"""The guards of a graph and its generated code, looked up on demand; no object is kept alive."""
 
 from __future__ import annotations
 

@@ -122,10 +122,7 @@ class Hooks:
         owners: Mapping[str, Callable[[], Any]],
         on_loss: Callable[[Loss, UnsupportedTorch], object],
     ) -> None:
-        """`owners` return the objects whose methods hook parts; None until there is one.
-
-        `on_loss` is called once for each part that cannot be hooked, or that fails later.
-        """
+        """`owners` return the objects whose methods hook parts, or None; `on_loss` is called once a part."""
         self.parts = parts
         self._owners = owners
         self._on_loss = on_loss

@@ -42,10 +42,7 @@ _UNKNOWN: tuple[str, Any] = ("", _ABSENT)
 
 
 def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) -> None:
-    """Report lookups: `FxGraphCache.load_with_key`.
-
-    torch's own events leave out the hits under an AOTAutograd hit.
-    """
+    """Report lookups, also those under an AOTAutograd hit, which torch's own events leave out."""
     session = context.session
 
     def load_with_key(
@@ -134,10 +131,7 @@ def _modes() -> list[str]:
 
 
 def constants_read() -> dict[str, str] | None:
-    """Return the constants' names → their values as Python writes them.
-
-    None for a backward that compiles when it first runs, and for a function that was not traced.
-    """
+    """Return names → constants as Python writes them; None for a late backward, and without a trace."""
     values = _Values.here()
     context = sys.modules["torch._guards"].TracingContext.try_get()
     guards = None if context is None else context.guards_context.dynamo_guards
@@ -159,10 +153,7 @@ def constants_read() -> dict[str, str] | None:
 
 
 def inputs_read() -> tuple[Named, ...]:
-    """Return the names of the inputs of Dynamo's graph, in order; none for a backward that compiles later.
-
-    They say whether a tensor requires gradients, which torch's keys of graphs leave out.
-    """
+    """Return the inputs of Dynamo's graph, and which require gradients: keys of graphs leave that out."""
     values, graph = _Values.here(), getattr(frames.read(frames.GRAPH), "graph", None)
     if values is None or graph is None:
         return ()
@@ -231,7 +222,6 @@ class _Values:
         return (name, value) if kind == "OptimizerSource" or kind.endswith("NNModuleSource") else _UNKNOWN
 
     def _variable(self, item: Any) -> tuple[str, Any]:
-        """Return a variable that a function closes over."""
         cells: Any = getattr(item, "base", None)
         if type(cells).__name__ not in ("AttrSource", "ClosureSource") or type(item.index) is not int:
             return _UNKNOWN

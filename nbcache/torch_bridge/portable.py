@@ -116,10 +116,7 @@ class KeyTag:
         self.settle()
 
     def settle(self) -> None:
-        """Name it in the current context: since 2.13 torch's settings hold in one context only.
-
-        A thread and each callback of the kernel's idle time have contexts of their own.
-        """
+        """Name it in the current context: since 2.13 each thread and idle callback has its own settings."""
         if self._name is not None:
             import torch.compiler.config as config
 

@@ -33,11 +33,7 @@ _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
     unittest.mock cProfile
 """
-"""Other packages that torch's import needs, and no more.
-
-For each tensor in a key, pickle searches all modules that stand before torch in `sys.modules`: sympy and
-networkx ahead of torch cost a 12-layer model 0.1 s.
-"""
+"""Other packages that torch's import needs: pickle searches all modules before torch for each tensor."""
 _COMPILER = """
     tqdm sympy networkx jinja2 fsspec
     torch.fx.experimental.symbolic_shapes torch.distributed.tensor torch.distributed.fsdp
@@ -95,7 +91,6 @@ def steps(
     user_has_torch: Callable[[], bool],
     traces: Callable[[], Traces | None],
 ) -> Steps:
-    """Yield what to do ahead, in order, without an end."""
     imported_here = "torch" not in sys.modules
     variables = _variables()
     yield from _imports(session)
@@ -123,10 +118,7 @@ def steps(
 
 
 def before_fork() -> list[str]:
-    """Hash and read the sources of torch and Triton, in a process that is to be forked.
-
-    Returns the files that were read: where one of them changes, the results are of no use.
-    """
+    """Hash and read torch's and Triton's sources, to be forked; return the files on which that depends."""
     torch = sys.modules.get("torch")
     if torch is None:
         return []

@@ -30,10 +30,7 @@ _END_SECONDS = 1.0
 
 
 def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> Steps:
-    """Restore the sample; where it is not stored, or incomplete, let another process compile it first.
-
-    Where that fails, it is tried once with this compiler.
-    """
+    """Restore the sample; if that fails, let another process compile it, once with each compiler."""
     key, failed = sample_key(device), sample_key(device, failed_with=compiler_identity() or "none")
     for may_compile in (True, False):
         if not (serving() and _is_as_usual()):
@@ -100,8 +97,7 @@ def compile_sample(
 ) -> float | None:
     """Compile a small network of common layers, without a trace in reports or torch's counts.
 
-    `training` is forward and backward, or inference where False; None is both. Returns the result of
-    inference; None without one, or where another thread compiles.
+    `training` adds the backward; None is both. Returns the result of inference, or None.
     """
     import torch
     import torch._dynamo.config as dynamo_config

@@ -68,8 +68,6 @@ _BUNDLER = "torch._inductor.triton_bundler"
 
 
 class TORCHBEHAVIOR:
-    """Flags of the torch that is here."""
-
     is_supported = _Flag("Does nbcache work with it?", since=MINIMUM)
     has_traces = _Flag("Were traces tested with it?", among=((2, 13), (2, 15)))
     threads_in_keys = _Flag("Do the keys of graphs hold the number of threads?", since=(2, 13))

@@ -57,10 +57,7 @@ def adopt(
     load: Callable[[str, Sequence[Any]], Callable[..., Any]],
     patches: Patches,
 ) -> Adoption:
-    """Return an Adoption for a frame, with guards that torch has built and that pass.
-
-    `load(key, inputs)` returns a compiled graph, or raises NoTrace.
-    """
+    """Return an Adoption with guards that pass; `load(key, inputs)` returns a graph, or raises NoTrace."""
     import torch._dynamo.convert_frame as convert_frame
     import torch._dynamo.guards as guards
     import torch._dynamo.utils as utils

@@ -121,7 +121,6 @@ def scope_name(scope: dict[str, Any]) -> str:
 
 
 def environment() -> tuple[Any, Any]:
-    """Return `os.environ` and the dictionary below it."""
     return os.environ, getattr(os.environ, "_data", None)
 
 
@@ -182,11 +181,7 @@ class TorchObjects(Objects):
         self._rule_for = functools.cache(self._type_rule)
 
     def is_deep(self, kind: type) -> bool:
-        """Return whether Python may read instances of a class with all objects below them while it is traced.
-
-        These are configurations of transformers, pytree constants, and classes whose comparison in C torch
-        allows.
-        """
+        """Return whether Python may read instances with all objects below them while Dynamo traces."""
         methods = (vars(base).get(name) for base in kind.__mro__ for name in _COMPARING)
         return (
             is_config(kind)
@@ -506,10 +501,7 @@ _RULES = (
 
 
 def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, one_graph: bool) -> str:
-    """Return the key of a frame; raise NoTrace if frames like it have no trace.
-
-    `of_packages` is the digest of what packages have registered in torch, or empty.
-    """
+    """Return the key of a frame, which includes the digest `of_packages`; NoTrace if it can have no trace."""
     kinds: dict[str, Any] = {name: type(value) for name, value in frame.values.items()}
     parts = [
         code_digest(frame.code),
@@ -535,7 +527,6 @@ def _backend(torch: ModuleType, backend: Any) -> str:
 
 
 def options_of(torch: ModuleType, backend: Any) -> dict[str, Any]:
-    """Return the inductor settings of this one function."""
     options: dict[str, Any] = torch._dynamo.eval_frame.innermost_backend(backend).config
     return options
 

@@ -61,8 +61,6 @@ _RESUME_LINE = re.compile(r"(?<=torch_dynamo_resume_in_)(\w+?)_at_\d+")
 
 @dataclass
 class _Compile:
-    """One compile of a frame on this thread."""
-
     hooks: Any
     cache_entries: Any
     key: str = ""
@@ -97,7 +95,6 @@ class Traces:
     def __init__(
         self, torch: ModuleType, session: Session, serving: Callable[[], bool], dependencies: Dependencies
     ) -> None:
-        """`serving` returns whether stored graphs may be used now."""
         self._torch = torch
         self._session = session
         self._serving = serving
@@ -204,10 +201,7 @@ class Traces:
         self._guarded = patches
 
     def steps(self, run_sample: Callable[[], float | None]) -> Steps:
-        """Yield steps of work for idle times: try traces on the sample, once, and read stored traces.
-
-        `run_sample` returns the sample's result; None if it can't run.
-        """
+        """Yield work for idle times: try traces on the sample, once, and read stored traces."""
         if self._is_on() and not self._has_tried:
             self._has_tried = True
             trial = _Trial()
@@ -490,10 +484,7 @@ class Reruns:
         """Key of a frame → its lines, the newest first."""
 
     def place(self, key: str) -> str:
-        """Return the digest of a frame and of everything that ran before it; empty if that is unknown.
-
-        It includes how often the kernel has compiled the frame, and ignores modules that torch generated.
-        """
+        """Return the digest of a frame, its count and all that ran before it; empty if that is unknown."""
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
         with self._lock:
@@ -502,7 +493,6 @@ class Reruns:
             return ran and sha256(f"{key} {ran} {self._counts[key]}".encode())
 
     def traces(self, key: str, place: str) -> Set[str]:
-        """Return the digests of the traces that torch made of this frame at this place."""
         stored = self._session.find(RERUN, key)
         with self._lock:
             lines = self._lines.setdefault(key, {})

@@ -312,8 +312,7 @@ def make_trace(
 ) -> Trace:
     """Return the trace of a frame that Dynamo has just traced; raise NoTrace if it has none.
 
-    `key` is the key of the frame, and `output` is Dynamo's output. `graphs` maps the names of compiled
-    functions to AOTAutograd's keys of their graphs. `inputs` are the sources of the last graph's inputs.
+    `graphs`: compiled function → AOTAutograd's key of its graph; `inputs`: sources of the last graph's.
     """
     import torch._dynamo.guards as guards_module
 

@@ -46,10 +46,7 @@ _NO_EFFECT = frozenset({"CACHE", "NOP", "PRECALL", "PUSH_NULL", "RESUME"})
 
 
 def check_call(value: Any, inlined: Set[int]) -> None:
-    """Raise NoTrace for a function whose result may differ in another process.
-
-    `inlined` are the ids of harmless functions and of traced code, whose reads are values themselves.
-    """
+    """Raise NoTrace if a function's result may vary; `inlined`: ids of harmless functions and traced code."""
     if type(value).__name__ in ("_local", "Random", "Generator"):
         raise NoTrace(f"it reads a {type(value).__name__}")
     if isinstance(value, types.MethodType):
@@ -230,7 +227,6 @@ class ExecutedCode:
 
     @staticmethod
     def is_possible() -> bool:
-        """Return whether no other profiler prevents recording."""
         if _MONITORING is None:
             return sys.getprofile() is None
         return any(_MONITORING.get_tool(number) is None for number in _TOOLS)
@@ -332,10 +328,7 @@ def _is_users_code(code: types.CodeType, tuples: set[types.CodeType]) -> bool:
 
 
 def _reads_objects(code: types.CodeType) -> bool:
-    """Return whether a special method of the standard library reads objects, which have no facts.
-
-    Methods that torch itself calls are excluded.
-    """
+    """Return whether a standard method that torch does not call reads objects, which have no facts."""
     name, module = code.co_name, module_of_stdlib(code.co_filename)
     if not module or not (name.startswith("__") and name.endswith("__")) or name in _CONSTRUCTING:
         return False

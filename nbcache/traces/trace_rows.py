@@ -68,8 +68,6 @@ def without_skips(source: Any) -> Any:
 
 
 class Sources:
-    """The table of a trace's sources, in the order of their first use."""
-
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
         self.all: list[Any] = []
@@ -236,10 +234,7 @@ def with_global_names(code: CodeType, names: Mapping[str, str]) -> CodeType:
 
 
 def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
-    """Return generated code as JSON, with NestedCode in place of the original's nested code objects.
-
-    Other nested code has no facts for its docstring and lines: NoTrace.
-    """
+    """Return generated code as JSON, with NestedCode for the original's nested code; NoTrace for other."""
     indices = {id(nested): index for index, nested in enumerate(_nested_code(original))}
 
     def placeholder(value: Any) -> Any:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 
 def words(*texts: str) -> frozenset[str]:
-    """Return the words in texts."""
     return frozenset(word for text in texts for word in text.split())
 
 

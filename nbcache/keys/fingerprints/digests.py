@@ -1,13 +1,10 @@
 """Fingerprints of values, functions and classes, by their content and behaviour instead of their names.
 
-Two processes compute the same fingerprint only if the values behave the same. A function's fingerprint covers
-its instructions and everything that they read: globals, attributes of modules, closure cells, defaults, and
-the functions and classes that they call. It leaves out comments, annotations, names of local variables and
-line numbers. Names, docstrings and the order of attributes are included only if some of the code reads them.
-
-A function or class of a *known* package contributes its name alone. The standard library is known, because
-entries are bound to their Python anyway, and so are the packages that the caller names. A decorator or a
-partial of a known package contributes the user code that it wraps.
+A function's fingerprint covers its instructions and everything that they read: globals, attributes of
+modules, closure cells, defaults, and the functions and classes that they call. It leaves out comments,
+annotations, names of local variables and line numbers. Names, docstrings and the order of attributes are
+included only if some of the code reads them. A function or class of a *known* package contributes its name
+alone. A decorator or a partial of a known package contributes the user code that it wraps.
 
 `Unknown` is raised, and names the value, if the behaviour of a value cannot be determined, for example
 because it reads a file. No fingerprint is better than a wrong one.
@@ -446,10 +443,7 @@ class Fingerprint:
             self._add_parts(f"field {name}", dict(field.metadata))
 
     def _add_registered_classes(self, cls: type) -> None:
-        """Add the classes that `isinstance` accepts for an abstract class.
-
-        A known class contributes user classes only: packages register their own during import.
-        """
+        """Add the classes that `isinstance` accepts for an abstract class; for a known one, the user's."""
         if not isinstance(cls, ABCMeta):
             return
         registered = [reference() for reference in _get_dump(cls)[0]]
@@ -483,7 +477,6 @@ class Reads:
     """Everything that the code in one fingerprint reads."""
 
     def __init__(self, unknown: Callable[[str], Unknown]) -> None:
-        """`unknown` returns the error for a value that it describes."""
         self._unknown = unknown
         self.attributes: set[str] = set()
         """Names of attributes that code reads, on any object."""
@@ -517,8 +510,7 @@ class Reads:
     def add_attribute(self, name: Any, *, is_generated: bool = False) -> None:
         """Record that code reads an attribute; Unknown if it reads state that no cache key covers.
 
-        `is_generated` says that the code is a `__repr__` that `dataclass` wrote: it reads names only if other
-        code formats values.
+        `is_generated`: `dataclass` wrote the code, which reads names only if other code formats values.
         """
         if type(name) is not str:
             return

@@ -40,10 +40,7 @@ class KnownPackages:
         return is_known
 
     def is_caller(self, frame: types.FrameType | None, through: tuple[str, ...]) -> bool:
-        """Return whether a known package called, directly or through files that begin with `through`.
-
-        Frames of the standard library are skipped: it acts for its caller.
-        """
+        """Return whether a known package called, perhaps through the standard library or `through`."""
         while frame is not None:
             file = frame.f_code.co_filename
             if not file.startswith(through) and not module_of_stdlib(file):
@@ -123,10 +120,7 @@ class KnownPackages:
                     stack.append(wrapped)
 
     def _has_library_methods(self, cls: type) -> bool:
-        """Return whether a class has no functions, or at least one of a known package.
-
-        `types.new_class` can give a user's class a known module's name.
-        """
+        """Return whether a class has no functions, or one of a known package: `__module__` can be forged."""
         attributes = [*type.__getattribute__(cls, "__dict__").values()]
         members = (getattr(value, "__func__", value) for value in attributes)
         functions = [value for value in members if isinstance(value, types.FunctionType)]

@@ -1,12 +1,10 @@
 """Digests of objects by their own content, down to names and orders.
 
-Equal fingerprints mean that code behaves equally; equal digests of `Objects` mean that no reader
-can distinguish the objects. Two processes compute the same digests if they digest the same objects in the
-same order. The digest of an instance covers its class and its attributes. An instance or a tensor that it
-holds contributes its class alone: a caller that reads it must ask for that object's digest as well.
-The digest of a container covers its content, that of a class all its attributes, and that of a function its
-instructions, defaults, closure and attributes, without the values of its globals. Comments, annotations,
-docstrings and line numbers are left out.
+Equal fingerprints mean that code behaves equally; equal digests of `Objects` mean that no reader can
+distinguish the objects, if two processes digest the same objects in the same order. An instance or a tensor
+that an instance holds contributes its class alone: a caller that reads it must ask for that object's digest
+as well. The digest of a function leaves out the values of its globals. All digests leave out comments,
+annotations, docstrings and line numbers.
 
 An object whose content cannot be read completely, such as an open file or an array, is *opaque*: its digest
 covers its class alone. Code of the digested objects never runs.
@@ -139,11 +137,9 @@ class Objects:
         return frozenset()
 
     def scope_name(self, scope: dict[str, Any]) -> str:
-        """Return a name for a function's globals, or an empty text."""
         return ""
 
     def covers(self, value: Any) -> bool:
-        """Return whether a digest so far covers all of `value`."""
         key = id(value)
         is_digested = any((key, *flags) in self._digests for flags in product((False, True), repeat=2))
         return is_plain(value) or (is_digested and key not in self._opaque)
@@ -436,7 +432,6 @@ def instance_attributes(kind: type, value: Any) -> dict[str, Any]:
 
 
 def dictionary_of(value: Any) -> dict[str, Any] | None:
-    """Return an instance's `__dict__`, or None."""
     read: Any = native_class(type(value)).__getattribute__
     try:
         attributes = read(value, "__dict__")
@@ -457,7 +452,6 @@ def native_class(kind: type) -> type:
 
 
 def is_python_class(cls: type) -> bool:
-    """Return whether a class is written in Python rather than C."""
     members = vars(cls)
     return "__slots__" in members or any(
         isinstance(member, types.FunctionType) for member in members.values()
@@ -465,10 +459,7 @@ def is_python_class(cls: type) -> bool:
 
 
 def classes_with_subclasshook(abstract: type) -> Iterator[type]:
-    """Yield the subclasses of an abstract class that decide by code what their instances are.
-
-    No code checks for instances of `ABC` and `Protocol`.
-    """
+    """Yield subclasses that decide by code what their instances are; nobody asks `ABC` and `Protocol`."""
     if abstract is ABC or abstract is Protocol:
         return
     subclass: type

@@ -38,7 +38,6 @@ class Running:
         self._elements: dict[type, bool] = {}
 
     def attribute(self, value: Any, name: str) -> bool:
-        """Return whether `value.name` runs user code."""
         kind = type(value)
         if issubclass(kind, type):  # `isinstance` would read `value.__class__`
             return self._attribute_of_class(value, name)
@@ -64,7 +63,6 @@ class Running:
 
     @staticmethod
     def missing(value: Any, key: Any) -> bool:
-        """Return whether `value[key]` calls `__missing__` of a dictionary."""
         kind = type(value)
         makes = issubclass(kind, dict) and _lookup(kind, "__missing__") is not _ABSENT
         return makes and not dict.__contains__(value, key)
@@ -92,7 +90,6 @@ class Running:
         return self._runs_getattr(meta)
 
     def _runs_getattr(self, kind: type) -> bool:
-        """Return whether the lookup of a missing attribute runs user code."""
         return self._runs(_lookup(kind, "__getattr__"))
 
     def _runs_getter(self, raw: Any) -> bool:

@@ -69,8 +69,6 @@ def provide_kernels(codecache: ModuleType, context: Context, patches: Patches) -
 
 
 class _Kernels:
-    """Loads C++ kernels that are stored, and has torch compile and records the others."""
-
     def __init__(self, codecache: ModuleType, context: Context) -> None:
         self._codecache = codecache
         self._context = context
@@ -83,18 +81,12 @@ class _Kernels:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Forget torch's pool and its unfinished kernels in a forked child.
-
-        None of the pool's threads is there, and torch (2.13) waits for them forever.
-        """
+        """Forget torch's pool in a forked child: its threads are missing, and torch (2.13) waits for them."""
         self._forget()
         self._session.attempt("compiling in a forked process", _renew_pool)
 
     def _forget(self) -> None:
-        """Empty torch's in-process caches, which keep failures, too (2.13).
-
-        An interrupt in a notebook ends the running compilers: torch would raise their errors at each new try.
-        """
+        """Empty torch's in-process caches, which keep failures, too (2.13), such as those of an interrupt."""
         for cls in tuple(self._classes):
             cls.cache.clear()
 
@@ -253,10 +245,7 @@ class _Kernels:
 
 
 def _is_best_choice() -> bool:
-    """Return whether torch uses the best vector instructions of this CPU, as where the bundle was made.
-
-    Code for others is built without an error, and computes something else.
-    """
+    """Return whether torch uses this CPU's best instructions: code for others computes something else."""
     from torch._inductor import cpu_vec_isa
 
     supported = cpu_vec_isa.x86_isa_checker()
@@ -307,11 +296,7 @@ def _renew_pool() -> None:
 
 
 def provide_probes(cpu_vec_isa: ModuleType, context: Context, patches: Patches) -> None:
-    """Store which vector instruction sets work with this compiler: `VecISA.check_build`.
-
-    A probe costs a run of the compiler and a process. Only a yes is stored: the reason of a no may pass, such
-    as a time-out on a busy machine.
-    """
+    """Store which vector instruction sets work: `VecISA.check_build`. A no may pass, and is not stored."""
     session = context.session
 
     def look_up(isa: Any, code: str) -> tuple[str | None, bool]:

@@ -30,18 +30,14 @@ _OF_TRITON = frozenset({"triton", "wait"})
 def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Write stored graphs into torch's folder before torch looks there.
 
-    Both the FX graph cache and the AOTAutograd cache ask `GuardedCache.iterate_over_candidates`. torch's
-    remote-cache interface serves one entry a key, while torch keeps a variant for each set of guards. Where
-    no local graph has guards that hold, the shared level is asked, and then another kernel that compiles it.
-
-    Where `provide_kernels` is off, torch itself would compile the C++ kernels of a foreign graph. Their
-    source may need other vector instructions than torch chooses here, and keys leave these out. torch gets no
-    such graph.
+    torch's remote-cache interface serves one entry a key, while its folder keeps a variant for each set of
+    guards. Where no local graph has guards that hold, the shared level is asked, and then another kernel that
+    compiles it. Where `provide_kernels` is off, torch gets no graph with C++ kernels: their source may need
+    other vector instructions than torch chooses here, and keys leave these out.
     """
     session = context.session
 
     def write(cls: Any, type: str, key: str, contents: Sequence[bytes], *, is_restored: bool = True) -> None:
-        """Write graphs into the folder of a torch class."""
         if contents and type == "inductor":
             write_for_torch(session, type, key, partial(_note_provided, codecache, key))
         for content in contents:

@@ -109,11 +109,7 @@ def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches)
 
 
 def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) -> None:
-    """Record the machine code that coordinate descent chooses, and restore it before torch compiles it.
-
-    Within `CachingAutotuner._precompile_config` of such a configuration, Triton looks for the folder that is
-    named by the kernel's hash: `FileCacheManager.get_group`.
-    """
+    """Record the machine code that coordinate descent chooses, and restore it before torch compiles it."""
     if importlib.util.find_spec("triton") is None:
         return
     from triton.runtime.cache import FileCacheManager
@@ -173,10 +169,7 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
 
 
 def pack(folder: Path) -> bytes:
-    """Return the content of an artifact: the files of a kernel's folder that running it takes.
-
-    Absolute paths in Triton's JSON are stored relative to the folder.
-    """
+    """Return the files of a kernel's folder that running it takes, with paths relative to the folder."""
     contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in _ENDINGS}
     files = {}
     for name, content in contents.items():
@@ -189,10 +182,7 @@ def pack(folder: Path) -> bytes:
 
 
 def _group(content: bytes, names: Collection[str], folder: str) -> bytes:
-    """Return Triton's list of a kernel's files, reduced to `names` and moved to `folder`; else FormatError.
-
-    Since Triton 3.8 it finds none of them where one that is listed is missing.
-    """
+    """Return Triton's list of files, moved, and reduced to `names`, since Triton 3.8 needs all of them."""
     try:
         listed = json.loads(content)["child_paths"]
         children = {name: os.path.join(folder, name) for name in listed if name in names}
@@ -202,10 +192,7 @@ def _group(content: bytes, names: Collection[str], folder: str) -> bytes:
 
 
 def unpack(content: bytes, folder: Path) -> None:
-    """Write a packed kernel into `folder`; FormatError for anything else.
-
-    The list of its files comes last: Triton finds nothing before.
-    """
+    """Write a packed kernel into `folder`, the list of its files last; FormatError for anything else."""
     files: dict[str, bytes] = {}
     for name, text in from_json(content, KERNEL).object("files").items():
         if not _FILE.fullmatch(name) or not isinstance(text, str):
@@ -229,10 +216,7 @@ def unpack(content: bytes, folder: Path) -> None:
 
 
 def module_key(src: str, name: str, options: dict[str, Any]) -> str:
-    """Return the key of a module, which leaves out the folders of headers and libraries.
-
-    `options` are those of Triton's `compile_module_from_src`, or `compile_module_from_file`.
-    """
+    """Return the key of a module, without the `options` that name folders of headers and libraries."""
     parts = {
         "source": src,
         "name": name,
@@ -248,11 +232,8 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
     """Load Triton's C modules where they are stored, and record the others.
 
     They are `cuda_utils` and each launcher of a kernel without a static launcher. On a fresh machine each
-    takes the C compiler, Python's headers and tenths of a second. Their keys hold the source; the session's
-    environment adds Triton's version, the Python ABI and the C library's.
-
-    The function is `compile_module_from_src`, since Triton 3.8 `compile_module_from_file`. Triton looks in
-    its own cache, below the user's home, only for a module that is not stored.
+    takes the C compiler, Python's headers and tenths of a second. The session's environment adds Triton's
+    version, the Python ABI and the C library's.
     """
     session = context.session
 
@@ -308,10 +289,7 @@ def _loaded(name: str, path: Path) -> ModuleType:
 
 
 def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Make a kernel's best configuration present before this process reads it.
-
-    Its class is in `_inductor.remote_cache` on 2.13, in `_inductor.runtime.autotune_cache` on 2.11.
-    """
+    """Make a kernel's best configuration present before this process reads it; 2.11 has another module."""
     backend = vars(module).get("LocalCacheBackend") or vars(module).get("_LocalAutotuneCacheBackend")
     if backend is None and module.__name__.endswith("autotune_cache"):
         raise AttributeError(f"{module.__name__} has no backend for this machine")
@@ -328,10 +306,7 @@ def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> 
 
 
 def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches) -> None:
-    """Count Triton kernels as graphs load them: `AsyncCompile.triton`.
-
-    A kernel's best configuration is made present before a worker compiles it.
-    """
+    """Count Triton kernels as graphs load them, and restore best configurations before workers compile."""
     from torch._guards import CompileContext
 
     session = context.session
