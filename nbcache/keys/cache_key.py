@@ -30,7 +30,7 @@ from nbcache.keys.monkeypatches import (
     is_special,
     may_be_set,
     namespaces,
-    subclasses,
+    subclasses_of,
     tables_of,
 )
 from nbcache.keys.operators import Registrations, TorchValues
@@ -38,7 +38,7 @@ from nbcache.keys.user_passes import Patterns, code_in_settings, compilers
 
 if TYPE_CHECKING:
     from nbcache.core.patches import Patches
-    from nbcache.torch_bridge.context import Context
+    from nbcache.torch_bridge.hooks import Context
 
 
 _ATTRIBUTE = "nbcache_dependencies"
@@ -112,8 +112,8 @@ class Dependencies:
         return self._late and not getattr(module.__spec__, "_initializing", False)
 
     def follow_attributes(self, torch: ModuleType, context: Context, patches: Patches) -> None:
-        modules = {torch.nn.Module, *subclasses(torch.nn.Module)}
-        own = [torch.autograd.Function, *filter(self._known.defines, modules)]
+        modules = filter(self._known.defines, {torch.nn.Module, *subclasses_of(torch.nn.Module)})
+        own = [torch.autograd.Function, *modules]
         for owner in (*self._read_by_torch, self._functional_backend, *own):
             self._originals.record(owner, late=self._late)
 

@@ -74,11 +74,12 @@ def package_identity(known: KnownPackages, value: Any) -> str:
     names = []
     for code in known.user_code_in(value):
         is_function = isinstance(code, FunctionType)
-        home = _file_of_module(code.__module__ or "")
+        module = sys.modules.get(code.__module__ or "")
+        home = getattr(module, "__file__", None) or ""
         file = code.__code__.co_filename if is_function else home
         version, package = version_of(file), package_of(file)
         is_local = "<locals>" in code.__qualname__ or getattr(code, "__closure__", None)
-        if not version or (is_local and not _is_global(code)):
+        if not version or (is_local and getattr(module, code.__name__, None) is not code):
             return ""
         # A decorator's wrapper or a registry of the package may hold user code.
         if (is_function and package_of(home) not in (package, "torch")) or _reaches_user_code(
@@ -131,11 +132,6 @@ def _globals_of(function: FunctionType, package: str) -> Iterator[Any]:
             yield value
         elif package_of(_file_of_module(value.__name__)) == package:
             yield from (vars(value)[attribute] for attribute in names & vars(value).keys())
-
-
-def _is_global(code: Any) -> bool:
-    """Return whether the module of a function or class holds it under its name."""
-    return getattr(sys.modules.get(code.__module__ or ""), code.__name__, None) is code
 
 
 def _file_of_module(name: str) -> str:

@@ -380,11 +380,13 @@ def namespaces(torch: ModuleType) -> list[ModuleType]:
     return [torch, functional, torch.functional, torch._C._nn, torch.fft, torch.linalg, torch.special]
 
 
-def subclasses(kind: type) -> Iterator[type]:
-    direct: list[type] = kind.__subclasses__()
-    for subclass in direct:
-        yield subclass
-        yield from subclasses(subclass)
+def subclasses_of(cls: type) -> set[type]:
+    classes, subclasses = [cls], set[type]()
+    while classes:
+        added: set[type] = {*type.__subclasses__(classes.pop())} - subclasses
+        subclasses |= added
+        classes += added
+    return subclasses
 
 
 def argument_classes() -> Iterator[type]:

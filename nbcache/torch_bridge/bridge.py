@@ -18,8 +18,7 @@ from nbcache.kernel.session import Session
 from nbcache.torch_bridge import environment, gc_pause, gpus, portable, prewarm
 from nbcache.torch_bridge.cache_folder import CacheFolder
 from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
-from nbcache.torch_bridge.context import Context, Keys, Traces
-from nbcache.torch_bridge.hooks import Hooks, Loss, Part
+from nbcache.torch_bridge.hooks import Context, Hooks, Loss, Part, Traces
 from nbcache.torch_bridge.torch_behavior import MINIMUM, TORCHBEHAVIOR, spelled
 
 _PLAIN = (
@@ -36,14 +35,14 @@ class TorchBridge:
     def __init__(
         self,
         parts: Sequence[Part],
-        keys: Callable[..., Keys],
+        keys: Callable[..., Any],
         traces: Callable[..., Traces],
         user_has_torch: Callable[[], bool] = lambda: False,
     ) -> None:
         """`keys` and `traces` make the owners of parts, once torch is imported."""
         self._user_has_torch = user_has_torch
         self._make_keys, self._make_traces = keys, traces
-        self._keys: Keys | None = None
+        self._keys: Any = None
         self.traces: Traces | None = None
         self.folder = CacheFolder()
         self.disown = self.folder.disown

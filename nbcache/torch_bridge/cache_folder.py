@@ -32,7 +32,7 @@ from nbcache.core.patches import Patches
 from nbcache.core.settings import Policy
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge.cache_settings import FOLDER
-from nbcache.torch_bridge.context import Context
+from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
 
 OWN = "nbcache_own"

@@ -29,7 +29,7 @@ from nbcache.kernel.events import (
 from nbcache.kernel.explain.why import break_action
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import frames, gc_pause
-from nbcache.torch_bridge.context import Context
+from nbcache.torch_bridge.hooks import Context
 
 _restraint = threading.local()
 """`on`: this thread compiles nothing that is not stored."""

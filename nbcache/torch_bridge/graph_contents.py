@@ -17,8 +17,8 @@ from nbcache.core.reports import GraphContents, GraphRecord
 from nbcache.kernel.events import CodeLoaded
 from nbcache.kernel.explain.guards import readable
 from nbcache.kernel.session import Session
-from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import stamp, with_cells
+from nbcache.torch_bridge.hooks import Context
 
 _FOLLOWING = "following a compile"
 _MAX_CODE_BYTES = 16 << 20

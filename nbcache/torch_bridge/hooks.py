@@ -13,16 +13,49 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nbcache.core.errors import UnsupportedTorch
 from nbcache.core.patches import Patches, check_parameters
-from nbcache.torch_bridge.context import Context
+from nbcache.kernel.prewarming import Steps
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
+
+if TYPE_CHECKING:
+    from nbcache.core.cpu_levels import Baseline
+    from nbcache.kernel.session import Session
 
 _PLACE = re.compile(r"(?:(?P<module>[\w.]+):)?(?P<path>[\w.]+)(?:\((?P<takes>.*)\))?(?P<optional>\?)?")
 _MOVED = "differs from what nbcache knows"
 _CALLED = "called it in an unknown way, or nbcache failed in it"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The bridge, as the parts see it that hook torch."""
+
+    session: Session
+    serving: Callable[[], bool]
+    """Return whether torch looks where nbcache puts what it restores, and may find it there."""
+    owned: Callable[[], bool]
+    """Return whether torch's folder holds only what was made in this environment."""
+    baseline: Callable[[], Baseline | None]
+    """Return what C++ kernels are compiled for instead of the CPU that is here."""
+    is_lost: Callable[[str], bool] = lambda name: False
+    """Return whether the part of this name is off: torch has no place for it, or it has failed."""
+    disown: Callable[[], None] = lambda: None
+    """From now on, treat artifacts in torch's folder as foreign."""
+    why_disabled: Callable[[], str | None] = lambda: None
+    """Return why torch asks no cache for a graph, where a setting is the reason."""
+    settle: Callable[[], None] = lambda: None
+    """Make torch's settings follow to the thread that compiles."""
+
+
+class Traces(Protocol):
+    def off_because(self) -> str:
+        """Return why this kernel has no traces whatever its setting is; empty where it has."""
+
+    def steps(self, run_sample: Callable[[], float | None]) -> Steps:
+        """Yield what is done while no cell runs."""
 
 
 class Loss(Enum):

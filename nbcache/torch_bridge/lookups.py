@@ -21,8 +21,8 @@ from nbcache.kernel.explain.components import MOST_CONSTANTS, Components, Named,
 from nbcache.kernel.reasons import Reason
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import frames
-from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import must_be_stored, stamp, user_line
+from nbcache.torch_bridge.hooks import Context
 
 _FOLLOWING = "following torch's lookups"
 _AUTOCAST = (("autocast_cpu_enabled", "autocast_cpu_dtype"), ("autocast_enabled", "autocast_gpu_dtype"))

@@ -19,8 +19,8 @@ from nbcache.core.cpu_levels import BASELINES, OFF, Baseline
 from nbcache.core.errors import ConfigError
 from nbcache.core.patches import Patches
 from nbcache.torch_bridge import environment
-from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.environment import compiler
+from nbcache.torch_bridge.hooks import Context
 
 QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_avx2_supported": frozenset({"avx2", "fma"}),

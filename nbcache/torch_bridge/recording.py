@@ -16,8 +16,8 @@ from nbcache.core.model import Artifact
 from nbcache.core.patches import Patches
 from nbcache.kernel.events import ArtifactSeen
 from nbcache.kernel.session import Session
-from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import stamp
+from nbcache.torch_bridge.hooks import Context
 
 T = TypeVar("T")
 

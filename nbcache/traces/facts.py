@@ -24,7 +24,7 @@ from nbcache.keys.fingerprints.code import code_digest, hashed, words
 from nbcache.keys.fingerprints.objects import Objects, full_name, is_plain
 from nbcache.keys.fingerprints.running import Running
 from nbcache.keys.global_state import HOOKS, flags
-from nbcache.torch_bridge.silent_compile import is_read
+from nbcache.torch_bridge.prewarm import is_read
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 _IGNORED_ATTRIBUTES = frozenset({"_torchdynamo_wrapper_id"})

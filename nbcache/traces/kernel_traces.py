@@ -39,7 +39,7 @@ from nbcache.traces.trace_rows import ReadTrace, read_trace
 if TYPE_CHECKING:
     from nbcache.kernel.session import Session
     from nbcache.keys.cache_key import Dependencies
-    from nbcache.torch_bridge.context import Context
+    from nbcache.torch_bridge.hooks import Context
 
 
 _TYPE = "trace"

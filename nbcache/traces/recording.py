@@ -27,6 +27,7 @@ from nbcache.core.patches import Patches
 from nbcache.keys.fingerprints.code import LOADS_GLOBAL, code_tree, lines_digest, steps_of
 from nbcache.keys.fingerprints.known_code import DESCRIPTORS
 from nbcache.keys.fingerprints.objects import HEAP_TYPE, Objects, is_plain, protocol_attributes
+from nbcache.keys.monkeypatches import subclasses_of
 from nbcache.traces import facts, state_reads, trace_rows
 from nbcache.traces.facts import ABSENT, RUNS, Frame, NoTrace
 from nbcache.traces.format import RESUME_KINDS, Trace, names_to, value_to
@@ -203,7 +204,7 @@ def _flag_sizes() -> dict[type, int]:
     libraries = {*TORCH_PACKAGES, *sys.stdlib_module_names}
     return {
         cls: len(vars(cls).get("_value2member_map_", ()))
-        for cls in state_reads.subclasses_of(enum.Flag)
+        for cls in subclasses_of(enum.Flag)
         if cls.__module__.partition(".")[0] not in libraries
     }
 

@@ -20,6 +20,7 @@ from nbcache.keys.fingerprints.code import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, 
 from nbcache.keys.fingerprints.digests import STATEFUL_ATTRIBUTES, is_pure
 from nbcache.keys.fingerprints.known_code import CACHED, DESCRIPTORS
 from nbcache.keys.fingerprints.objects import classes_with_subclasshook
+from nbcache.keys.monkeypatches import subclasses_of
 from nbcache.traces.facts import CONFIGS, NoTrace, environment, is_users_code, object_at
 
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -335,15 +336,6 @@ def _reads_objects(code: types.CodeType) -> bool:
     if name in ("__getattr__", "__getattribute__"):
         return module not in ("enum", "typing")
     return module not in _STDLIB_OF_TORCH
-
-
-def subclasses_of(cls: type) -> set[type]:
-    classes, subclasses = [cls], set[type]()
-    while classes:
-        added: set[type] = {*type.__subclasses__(classes.pop())} - subclasses
-        subclasses |= added
-        classes += added
-    return subclasses
 
 
 def _dataclass_methods() -> Iterator[types.CodeType]:

@@ -37,7 +37,7 @@ from nbcache.torch_bridge import environment, gpus, torch_behavior
 from nbcache.torch_bridge.bridge import TorchBridge
 from nbcache.torch_bridge.cache_folder import CacheFolder, refusal, usual_root
 from nbcache.torch_bridge.cache_settings import switched_off
-from nbcache.torch_bridge.context import Traces
+from nbcache.torch_bridge.hooks import Traces
 from nbcache.torch_bridge.torch_behavior import MINIMUM, NEWEST, TORCHBEHAVIOR, spelled, torch_version
 from nbcache.ui.display import words
 from nbcache.ui.display.snapshots import arrival

@@ -15,7 +15,7 @@ from nbcache.core.model import Artifact
 from nbcache.core.patches import Patches
 from nbcache.torch_bridge import cache_folder
 from nbcache.torch_bridge.cache_folder import OWN
-from nbcache.torch_bridge.context import Context
+from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.providers import cpp_kernels
 from support.front_door import RunPython
 

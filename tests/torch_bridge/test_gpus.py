@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import nbcache
-from nbcache.torch_bridge import environment, gpus, prewarm, silent_compile
+from nbcache.torch_bridge import environment, gpus, prewarm
 from nbcache.torch_bridge.gpus import Found, Gpu
 from support import nvidia_driver
 from support.environ import passed
@@ -262,7 +262,7 @@ def test_nothing_is_prewarmed_for_a_gpu_on_a_guess(
     person = Person(tmp_path / "person")
     if used_before:
         earlier, _, _ = person.session()
-        earlier.cache.record("probe", silent_compile.sample_key("cuda"), b"1", made=True)
+        earlier.cache.record("probe", prewarm.sample_key("cuda"), b"1", made=True)
         earlier.end_cell()
         earlier.close()
     session, _, _ = person.session()

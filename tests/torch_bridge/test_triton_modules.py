@@ -24,7 +24,7 @@ from nbcache.core.patches import Patches
 from nbcache.core.settings import Settings
 from nbcache.kernel.session import Session
 from nbcache.storage.backends.memory import MemoryStore
-from nbcache.torch_bridge.context import Context
+from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.providers.triton_kernels import MODULE, module_key, provide_modules
 from support.testing import FakeBridge
 

@@ -26,10 +26,11 @@ from nbcache.core.threads import renew_in_children
 from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
 from nbcache.storage.types import BUNDLED
 from nbcache.torch_bridge import frames
-from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.environment import compiler_identity
 from nbcache.torch_bridge.events import must_be_stored, stamp
-from nbcache.torch_bridge.providers.graphs import being_loaded, is_foreign
+from nbcache.torch_bridge.hooks import Context
+from nbcache.torch_bridge.providers.graphs import is_foreign
+from nbcache.torch_bridge.recording import loaded
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 KERNELS = "nbcache_kernels"
@@ -229,7 +230,7 @@ class _Kernels:
 
     def _may_be_compiled(self, graph: str) -> bool:
         """Return whether a graph came in a bundle, and would be compiled here as on its own machine."""
-        loading = sha256(being_loaded()).encode()
+        loading = sha256(getattr(loaded, "content", b"")).encode()
         bundled = [artifact.content for artifact in self._session.find(BUNDLED, graph)]
         return loading in bundled and _is_best_choice()
 

@@ -21,8 +21,8 @@ from nbcache.core.key import components, digest
 from nbcache.core.model import Artifact
 from nbcache.core.patches import Patches
 from nbcache.kernel.events import ArtifactSeen
-from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import stamp
+from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 TYPE = "gemm_autotune"

@@ -15,8 +15,8 @@ from nbcache.core.model import Artifact, Level
 from nbcache.core.patches import Patches
 from nbcache.kernel.events import SpanEnded, SpanStarted
 from nbcache.kernel.session import Session
-from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import is_restoring_only, stamp
+from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.recording import loaded, write_for_torch
 
 _PROVIDED = "nbcache_graphs"
@@ -133,11 +133,6 @@ def _loads_no_cpp(type: str | None, entry: Any) -> bool:
         return "CodeCache" not in source and {*_CALLS.findall(source)} <= _OF_TRITON
     parts = [getattr(entry, name, None) for name in ("compiled_fw", "compiled_bw")]
     return parts[0] is not None and not any(hasattr(part, "result") for part in parts)
-
-
-def being_loaded() -> bytes:
-    content: bytes = getattr(loaded, "content", b"")
-    return content
 
 
 def _note_provided(codecache: ModuleType, key: str) -> None:

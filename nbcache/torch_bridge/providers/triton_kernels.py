@@ -28,8 +28,8 @@ from nbcache.core.model import Artifact
 from nbcache.core.patches import Patches
 from nbcache.kernel.events import KernelUsed
 from nbcache.storage.mega_cache import AUTOTUNE_KEY
-from nbcache.torch_bridge.context import Context
 from nbcache.torch_bridge.events import stamp
+from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since, place
 from nbcache.torch_bridge.recording import (
     count_and_record,
