@@ -155,7 +155,7 @@ class Hooks:
         owners: Mapping[str, Callable[[], Any]],
         on_loss: Callable[[Loss, UnsupportedTorch], object],
     ) -> None:
-        """`owners` return the objects whose methods hook parts, or None; `on_loss` is called once a part."""
+        """`owners` return the objects whose methods hook parts, or None; `on_loss` gets each lost part."""
         self.parts = parts
         self._owners = owners
         self._on_loss = on_loss

@@ -124,7 +124,7 @@ def steps(
 
 
 def before_fork() -> list[str]:
-    """Hash and read torch's and Triton's sources, to be forked; return the files on which that depends."""
+    """Hash and read torch's and Triton's sources before forks; return the files on which that depends."""
     torch = sys.modules.get("torch")
     if torch is None:
         return []
@@ -337,7 +337,7 @@ def compile_sample(
 ) -> float | None:
     """Compile a small network of common layers, without a trace in reports or torch's counts.
 
-    `training` adds the backward; None is both. Returns the result of inference, or None.
+    `training`: True for a backward, False for inference, None for both. Returns inference's result.
     """
     import torch
     import torch._dynamo.config as dynamo_config

@@ -344,25 +344,6 @@ def closure(n):
 """
 
 
-@pytest.mark.parametrize(
-    "mine",
-    [
-        "@decorates.decorated\ndef mine(x): return x * 2\ntorch.Tensor.sigmoid = mine\n",
-        "decorates.REGISTRY['f'] = lambda x: x * 2\ntorch.Tensor.sigmoid = decorates.dispatch\n",
-        "decorates.TABLE.hooks['f'] = [lambda x: x * 2]\ntorch.Tensor.sigmoid = decorates.outer\n",
-    ],
-    ids=["decorated", "registered", "in an object"],
-)
-def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
-    run_python: RunPython, tmp_path: Path, mine: str
-) -> None:
-    imports = install(tmp_path, "decorates", DECORATES)
-
-    ((outcome, _),) = graphs(run(run_python, imports + mine + PLAIN, ONCE))
-
-    assert outcome == "bypass"
-
-
 HOLDS = """
 import functools
 from nbcache.keys.fingerprints.known_code import KnownPackages
@@ -395,6 +376,7 @@ del table.slotted.hook
 decorates.Table.__call__ = mine
 check(decorates.outer)
 check(decorates.Table)
+check(decorates.decorated(mine))
 """
 
 
@@ -403,7 +385,7 @@ def test_code_of_the_user_is_found_in_whatever_a_package_holds_it(
 ) -> None:
     done = run_python(install(tmp_path, "decorates", DECORATES) + HOLDS)
 
-    assert done.stdout.split() == ["True"] * 11
+    assert done.stdout.split() == ["True"] * 12
 
 
 OPERATOR = """
@@ -549,12 +531,7 @@ assert digest({"by": 1}, {"by": 1}) == digest({"by": 1, "call_id": 1}, {"by": 1,
 told = [[{"by": 1}], [{"by": 1}, {"by": 1}], [{}, {"by": 1}], [{"by": True}], [{"by": 1.0}], [{"in": 1}]]
 assert len({digest(*each) for each in told}) == len(told)
 assert digest(*[{"by": 1, "phase": "one"}] * 9000, calls=9000) is not None
-print("told")
 """
-
-
-def test_what_is_said_of_nodes_is_told_by_where_it_begins_and_ends(run_python: RunPython) -> None:
-    assert run_python(ANNOTATED, having="torch").stdout == "told\n"
 
 
 SYMBOLS = """
@@ -596,14 +573,7 @@ assert noted("x.shape[0] != y.shape[0]", "y.shape[0] > 3") != linked
 assert noted("x.shape[0] != y.shape[0]", "y.shape[0] > 3") != noted("y.shape[0] > 3")
 replaced = noted("x.shape[0] + 2 == y.shape[0]", uses="y")
 assert replaced != noted("x.shape[0] + 2 == y.shape[0]", "x.shape[0] > 3", uses="y")
-print("told")
 """
-
-
-def test_of_dynamic_sizes_those_count_that_a_graph_has_and_those_that_guards_lead_to(
-    run_python: RunPython,
-) -> None:
-    assert run_python(SYMBOLS, having="torch").stdout == "told\n"
 
 
 DEFAULTS = """
@@ -623,12 +593,7 @@ Dependencies(torch, late=False)
 assert [*flags(torch)] == []
 torch._C._get_nnpack_enabled = lambda: True
 assert [*flags(torch)] == [("_get_nnpack_enabled", True)]
-print("told")
 """
-
-
-def test_flags_have_the_defaults_that_torch_has_at_its_import(run_python: RunPython) -> None:
-    assert run_python(DEFAULTS, having="torch").stdout == "told\n"
 
 
 NEEDED = """
@@ -637,17 +602,11 @@ from nbcache.keys.fingerprints.known_code import KnownPackages
 from nbcache.keys import monkeypatches
 monkeypatches.requires = lambda name: ["filelock", "Next-Year>=1.0; extra == 'all'"]
 replacements = monkeypatches.Replacements(KnownPackages([torch.__path__[0]]))
-for module in ("next_year.functions", "mpmath", "a_users"):
+for module, is_users in {"next_year.functions": False, "mpmath": False, "a_users": True}.items():
     scope = {"__name__": module}
     exec(compile("def f(): ...", "/usr/lib/python3/site-packages/f.py", "exec"), scope)
-    print(module, replacements._is_third_party_function(torch.fx, scope["f"]))
+    assert replacements._is_third_party_function(torch.fx, scope["f"]) is is_users
 """
-
-
-def test_functions_of_what_torch_requires_are_not_taken_for_a_users(run_python: RunPython) -> None:
-    printed = run_python(NEEDED, having="torch").stdout.split()
-
-    assert printed == ["next_year.functions", "False", "mpmath", "False", "a_users", "True"]
 
 
 PASSES = """
@@ -665,12 +624,22 @@ def digests(*passes):
 
 first, second, *_ = post_grad.pass_patterns
 assert digests(first, second) == digests(second, first)[::-1]
-print(len({*digests(first, second)}))
+assert len({*digests(first, second)}) == 2
 """
 
 
-def test_pattern_passes_have_the_same_digests_in_whatever_order_they_are_added(run_python: RunPython) -> None:
-    assert run_python(PASSES, having="torch").stdout == "2\n"
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(ANNOTATED, id="annotations count by where they begin and end"),
+        pytest.param(SYMBOLS, id="dynamic sizes count that a graph has or that guards lead to"),
+        pytest.param(DEFAULTS, id="flags have the defaults that torch has at its import"),
+        pytest.param(NEEDED, id="functions of what torch requires are not taken for a user's"),
+        pytest.param(PASSES, id="pattern passes have the same digests in any order"),
+    ],
+)
+def test_the_parts_of_a_graph_are_told_apart(run_python: RunPython, program: str) -> None:
+    run_python(program, having="torch")
 
 
 OTHERWISE = """

@@ -13,7 +13,13 @@ pytestmark = pytest.mark.compile
 
 LOCALS = {name: local for name, local in vars(frames).items() if isinstance(local, frames.Local)}
 LOCALS |= {f"COMPILERS {local.name}": local for local in frames.COMPILERS}
-KINDS = {"CODE": "code", "FRAME_GLOBALS": "dict", "FRAME_LOCALS": "dict", "LOOKED_UP_KEY": "str"}
+KINDS = {
+    "CODE": "code",
+    "FRAME_GLOBALS": "dict",
+    "FRAME_LOCALS": "dict",
+    "LOOKED_UP_KEY": "str",
+    "ONE_GRAPH": "bool",
+}
 LOOKS_UP = """\
 import json, torch
 from nbcache.torch_bridge import frames
@@ -48,11 +54,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
     return found
 
 
-@pytest.mark.parametrize("name", [name for name in LOCALS if name != "ONE_GRAPH"])
+@pytest.mark.parametrize("name", LOCALS)
 def test_torch_has_the_variable(name: str, kinds: dict[str, str | None]) -> None:
     kind = kinds[" ".join(LOCALS[name])]
     assert kind is not None and kind == KINDS.get(name, kind)
-
-
-def test_torch_says_whether_a_function_is_compiled_whole(kinds: dict[str, str | None]) -> None:
-    assert kinds[" ".join(frames.ONE_GRAPH)] == "bool"
