@@ -234,7 +234,7 @@ def with_global_names(code: CodeType, names: Mapping[str, str]) -> CodeType:
 
 
 def code_row(code: CodeType, original: CodeType) -> dict[str, Any]:
-    """Return generated code as JSON, with NestedCode for nested code; NoTrace if that is not the original's."""
+    """Return generated code as JSON, with NestedCode for nested code of the original; NoTrace for others."""
     indices = {id(nested): index for index, nested in enumerate(_nested_code(original))}
 
     def placeholder(value: Any) -> Any:
