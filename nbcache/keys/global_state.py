@@ -47,7 +47,6 @@ _SETTINGS = (
     *("cpp_runtime_thread_count", "cuda_matmul_settings", "default_dtype"),
     *("deterministic_algorithms_settings", "inductor_config", "inductor_config_comms"),
 )
-"""Parts of torch's keys that hold compiler settings."""
 _RANDOM_FUNCTIONS = words(
     "alpha_dropout alpha_dropout_ bernoulli bernoulli_ cauchy_ dropout dropout1d dropout2d dropout3d",
     "dropout_ exponential_ feature_alpha_dropout feature_dropout geometric_ gumbel_softmax log_normal_",
@@ -71,7 +70,6 @@ HOOKS = (
     *("_global_forward_hooks", "_global_forward_pre_hooks", "_global_module_registration_hooks"),
     "_global_parameter_registration_hooks",
 )
-"""torch's registries of hooks for all modules."""
 _REGISTRIES: Mapping[str, tuple[str, ...]] = {
     "torch.distributions.constraint_registry": ("biject_to._registry", "transform_to._registry"),
     "torch.distributions.kl": ("_KL_REGISTRY",),
@@ -86,7 +84,6 @@ def read_defaults(torch: ModuleType) -> None:
 
 
 def _current_values(torch: ModuleType) -> Iterator[tuple[Any, Any]]:
-    """Yield the current flags by name, and precisions by backend and operator."""
     for name in _FLAGS:
         if (getter := getattr(torch._C, name, None)) is not None:
             yield name, getter()

@@ -15,7 +15,6 @@ _METADATA = (
     *("custom", "fwd_nn_module_stack", "fwd_source_fn_stack", "nn_module_stack", "original_aten"),
     *("partitioner_tag", "recompute", "source_fn_stack", "torch_fn"),
 )
-"""Metadata of nodes that torch, exporters and annotations set."""
 _METADATA_READERS = frozenset({"meta", "stack_trace"})
 _CALL = "call_id"
 """The annotation in which torch numbers calls of regions."""
@@ -255,7 +254,6 @@ def _new_symbol(symbol: Any, number: int) -> Any:
 
 
 def _texts(expressions: Iterable[Any], renamed: Mapping[Any, Any]) -> list[str]:
-    """Return the expressions that contain one of these symbols, with the new names."""
     relevant = (term for term in expressions if not renamed.keys().isdisjoint(term.free_symbols))
     return sorted(str(expression.xreplace(renamed)) for expression in relevant)
 

@@ -356,7 +356,6 @@ def _names_in(module: ModuleType) -> Collection[str]:
 
 
 def tables_of(module: ModuleType | None) -> list[tuple[str, Any]]:
-    """Return name and table of each table of a module in `TABLES` that this torch version has."""
     tables = []
     for name in TABLES.get(getattr(module, "__name__", ""), ()):
         table: Any = module
@@ -402,5 +401,4 @@ def is_generator(value: Any) -> bool:
 
 
 def is_special(name: str) -> bool:
-    """Return whether Python itself looks up an attribute of this name."""
     return name.startswith("__") and name.endswith("__")

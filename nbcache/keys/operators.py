@@ -53,7 +53,6 @@ _REGISTERING_FILES = ("_library/custom_ops.py", "library.py")
 _KERNEL_ATTRIBUTES = frozenset({"_backend_fns", "_disabled_kernel", "_init_fn"})
 """Attributes of a `CustomOpDef` that hold kernels for devices."""
 _IGNORED_ATTRIBUTES = _KERNEL_ATTRIBUTES | {"_lib", "_name", "_namespace", "_opoverload"}
-"""These, and attributes that repeat the schema."""
 _TORCH_LIBRARIES = (b"libc10.so", b"libtorch.so", b"libtorch_cpu.so", b"libtorch_python.so")
 """Libraries of torch; a shared library that registers operators is linked with one of them."""
 
@@ -375,8 +374,6 @@ _PROCESS_MODULES = ("torch.distributed", "torch.distributed.distributed_c10d")
 
 
 class TorchValues:
-    """The rule that adds values of torch and Triton types to fingerprints."""
-
     def __init__(
         self, torch: ModuleType, known: KnownPackages, registrations: Registrations, patterns: Patterns
     ) -> None:

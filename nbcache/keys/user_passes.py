@@ -111,8 +111,6 @@ _MATCHER = "torch._inductor.pattern_matcher"
 
 
 class Patterns:
-    """Records third-party patterns and adds them to fingerprints."""
-
     def __init__(self, known: KnownPackages) -> None:
         self._known = known
         self._entries: list[tuple[Any, Any, bool]] = []

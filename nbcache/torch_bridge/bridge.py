@@ -26,7 +26,6 @@ _PLAIN = (
     "kernel; if that does not help, please report this line [plain-torch]"
 )
 _LARGE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.compile_fx")
-"""Modules that take tenths of a second to import."""
 
 
 class TorchBridge:
@@ -39,7 +38,6 @@ class TorchBridge:
         traces: Callable[..., Traces],
         user_has_torch: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`keys` and `traces` make the owners of parts, once torch is imported."""
         self._user_has_torch = user_has_torch
         self._make_keys, self._make_traces = keys, traces
         self._keys: Any = None

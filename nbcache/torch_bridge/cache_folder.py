@@ -80,12 +80,10 @@ class CacheFolder:
         self._before: dict[str, str | None] = {}
         """Environment variables that were changed → their values from before."""
         self._left: set[str] = set()
-        """The variables that `leave` has removed."""
         self._disowned = False
         """True once others' code was put where torch looks, or is about to be."""
 
     def where(self) -> tuple[str, str]:
-        """Return torch's cache folder, and who chose it."""
         if value := os.environ.get(FOLDER):
             ours = Path(value) == self._given
             return value, "nbcache, for this environment" if ours else f"environment, {FOLDER}"

@@ -27,7 +27,6 @@ _WORDS = {True: "on", False: "off", None: "off (torch decides)"}
 @dataclass(frozen=True, slots=True)
 class _Setting:
     name: str
-    """The environment variable that sets it."""
     place: str
     help: str
     default: bool | None = None
@@ -112,7 +111,6 @@ class SwitchedOff:
     means: str
     remedy: str
     hits: bool
-    """True if graphs can hit in spite of it."""
 
 
 def switched_off(switched: Collection[str] = ()) -> Iterator[SwitchedOff]:

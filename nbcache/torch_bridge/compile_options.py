@@ -78,7 +78,6 @@ def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def default_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Make these arguments the defaults of `torch.compile`."""
     if not arguments:
         yield
         return

@@ -298,7 +298,6 @@ def graph_break(session: Session, reason: Any, stack: Any) -> str:
 
 
 def last_break(utils: ModuleType, begin: int = 0) -> Any:
-    """Return the last graph break that torch has noted, from number `begin` on."""
     reasons = reversed(utils.graph_break_reasons[begin:])
     return next((reason for reason in reasons if getattr(reason, "graph_break", True)), None)
 

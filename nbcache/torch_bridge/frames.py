@@ -24,7 +24,6 @@ FRAME_GLOBALS = Local(*_DYNAMO, "globals")
 ONE_GRAPH = Local(*_DYNAMO, "one_graph")
 GRAPH = Local("torch._inductor.compile_fx", "compile_fx", "model_")
 FX_GRAPH = Local("torch._inductor.compile_fx", "_compile_fx_inner", "gm")
-"""The graph that inductor looks up, and compiles where it is not stored."""
 INNER_COMPILE = Local("torch._inductor.compile_fx", "", "inner_compile")
 COMPILERS = tuple(
     Local("torch._functorch.aot_autograd", "", name)

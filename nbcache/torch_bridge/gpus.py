@@ -38,7 +38,6 @@ class Found:
     """Those that this process may open, regardless of CUDA_VISIBLE_DEVICES, in the order of the PCI bus."""
     driver: str = ""
     cuda: tuple[int, int] | None = None
-    """The newest CUDA that the driver supports."""
     failure: str = ""
     """The reason why the driver's library did not answer, though there is a GPU."""
 

@@ -131,7 +131,6 @@ class Part:
     instead: str = ""
     """Another part that keeps the kernel sound where this one is off; where both are, `Loss.ALL`."""
     flag: str = ""
-    """The flag of TORCHBEHAVIOR for which it is hooked."""
     is_temporary: bool = False
     """True if the attributes are replaced only for a while; at first, they are only checked."""
 
@@ -219,7 +218,6 @@ class Hooks:
         self.on.setdefault(part.name, []).append(patches)
 
     def _lose(self, part: Part, module: ModuleType, why: str, error: Exception) -> None:
-        """Switch off a part, and those that need it."""
         if part.name in self.lost:
             return
         self.lost[part.name] = repr(error)

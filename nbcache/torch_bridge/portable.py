@@ -98,8 +98,6 @@ def compile_for_baseline(module: ModuleType, context: Context, patches: Patches)
 
 
 class KeyTag:
-    """The baseline in torch's keys."""
-
     def __init__(self) -> None:
         self._name: str | None = None
 

@@ -47,14 +47,12 @@ _COMPILER = """
     torch._dynamo torch._inductor.decomposition torch._inductor.ir torch._inductor.lowering
     torch._inductor.select_algorithm torch._inductor.compile_fx
 """
-"""Roots of the imports of `torch.compile`."""
 _LAZY = """
     torch.distributed.tensor.experimental torch.distributed.tensor.experimental._func_map
     torch._dynamo.backends.inductor torch._inductor.async_compile torch._inductor.fx_passes.joint_graph
     torch._inductor.fx_passes.post_grad torch._inductor.codegen.cpp torch._inductor.codegen.wrapper
     torch._inductor.runtime.triton_heuristics torch._inductor.cudagraph_trees
 """
-"""Modules that a compile imports."""
 _AT_FIRST_COMPILE = """
     torch._dynamo.backends.cudagraphs torch._dynamo.backends.distributed torch._dynamo.backends.onnxrt
     torch._dynamo.backends.tensorrt torch._dynamo.backends.torchxla torch._dynamo.backends.tvm
@@ -71,7 +69,6 @@ _AT_FIRST_COMPILE = """
 """
 """Further modules that the first compile imports, for all devices; here the sample imports them."""
 MODULES = (*_FIRST.split(), "torch", *_COMPILER.split(), *_LAZY.split(), *_AT_FIRST_COMPILE.split())
-"""The imports of a nursery, in order."""
 _LAYERS = "activation batchnorm conv container dropout linear module normalization pooling sparse"
 """Modules of `torch.nn.modules` whose sources Dynamo reads whole when it first traces one of their layers."""
 _HASHED = (".py", ".so", "interface.cpp", "script.ld")

@@ -34,7 +34,6 @@ class Adoption:
     scope: dict[str, Any]
     imported: list[str]
     cleanups: list[Any] = field(default_factory=list)
-    """torch's cleanups of the other globals."""
     output: Any = None
 
     def take_back(self) -> None:

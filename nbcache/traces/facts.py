@@ -162,8 +162,6 @@ def value_types(torch: ModuleType) -> tuple[type, ...]:
 
 
 class TorchObjects(Objects):
-    """The digests of one recording or one check of a trace."""
-
     ignored = _IGNORED_ATTRIBUTES
 
     def __init__(self, torch: ModuleType, *, annotations: bool = False) -> None:
@@ -299,8 +297,6 @@ _IMMUTABLES = (tuple, frozenset, range, slice)
 
 
 class SourceValues:
-    """Evaluates sources in this kernel: source → value."""
-
     def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
         """`frame` has the locals and `scope` the globals; `env` has the names that torch's guards use."""
         self._names = {**env, "L": frame, "G": scope}
@@ -344,7 +340,6 @@ class Expression:
     code: types.CodeType
     """The compiled expression, in which `_` is the value of the base source."""
     attribute: str = ""
-    """Name of the attribute of `_` that the expression reads."""
     is_element: bool = False
     """The expression calls the `__getitem__` of the type of `_`."""
     has_key: bool = False
@@ -591,7 +586,6 @@ def _settings() -> Iterator[str]:
 
 
 def _rules(torch: ModuleType) -> Iterator[str]:
-    """Return the files and modules that Dynamo traces, and those that it skips."""
     import torch._dynamo.trace_rules as trace_rules
 
     packages = os.path.dirname(os.path.dirname(os.path.abspath(str(torch.__file__)))) + os.sep

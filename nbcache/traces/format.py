@@ -33,7 +33,6 @@ _FORMAT = "trace"
 _OPTIONAL = frozenset({"break_line", "break_reason", "seconds"})
 """Fields that are omitted if they are empty."""
 _DIGITS = 16
-"""Number of hexadecimal digits for the bits of a float."""
 _CODE: Mapping[str, type] = {
     **dict.fromkeys(("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_nlocals"), int),
     **dict.fromkeys(("co_stacksize", "co_flags"), int),
@@ -87,7 +86,6 @@ class Trace:
     shapes: list[list[Any]]
     """Rows [index of a source, size, stride] for the tensors with guards."""
     inputs: list[int]
-    """Sources of the graph's inputs, in order."""
     installed: list[list[str]]
     """Rows [name, kind, place] for globals that the code reads; for `RESUME_KINDS`, it is code, as JSON."""
     imports: Mapping[str, str]
@@ -95,7 +93,6 @@ class Trace:
     autograd_key: str
     state: str
     replayed: list[str]
-    """Side effects of the code, as torch describes them."""
     operators: int
     has_outputs: int
     seconds: float = 0.0

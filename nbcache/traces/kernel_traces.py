@@ -501,7 +501,6 @@ class Reruns:
             return {line.split()[1] for line in lines if line.startswith(place)}
 
     def note(self, key: str, place: str, trace: str) -> None:
-        """Record the digest of a trace that torch made or adopted for this frame at this place."""
         line = f"{place} {trace}"
         with self._lock:
             lines = self._lines.setdefault(key, {})
@@ -521,7 +520,6 @@ def difference(stored: Trace, traced: Trace) -> str:
 
 
 def _parts_to_compare(trace: Trace) -> Iterator[tuple[str, Any]]:
-    """Yield (name, content) for the parts of a trace, in a form that can be compared."""
     names = {name: f"<{number}>" for number, (name, _, _) in enumerate(trace.installed)}
     sources: list[str] = []
     for kind, base, fields in trace.sources:

@@ -39,7 +39,6 @@ _LAZY = frozenset({"LazyConstantVariable", "LazyVariableTracker"})
 _GLOBALS = vars(types.FunctionType)["__globals__"]
 """Descriptor of a function's globals. Dynamo gives it their source; another tracker represents them."""
 _OF_DYNAMO = ("torch._dynamo", "torch._guards", "torch.fx", "traceback")
-"""Prefixes of the modules of classes that Dynamo uses internally."""
 _ITERATED: Any = ([], (), {}, {}.values(), {}.items(), OrderedDict(), set(), "", b"", range(0))
 _ITERATORS: tuple[type, ...] = (
     *(types.FrameType, types.TracebackType, types.GeneratorType, enumerate, map, reversed, zip),
@@ -153,7 +152,6 @@ class Observations:
                 yield str.__str__(value)
 
     def objects(self) -> Iterator[tuple[Any, str]]:
-        """Return the objects in trackers, each with the name of its tracker's class."""
         for value in self.sourceless:
             kind: Any = type(value)
             is_container = issubclass(kind, _CONTAINERS)
@@ -558,7 +556,6 @@ def _places_of_objects(
 
 
 def _is_polyfill(value: Any) -> bool:
-    """Return whether a function is torch's replacement of a function of Python."""
     import torch._dynamo.polyfills as polyfills
 
     code, folder = getattr(value, "__code__", None), os.path.dirname(str(polyfills.__file__))
@@ -578,7 +575,6 @@ def _module_of(scope: dict[str, Any], frame: Frame) -> str:
 
 
 def _name_rows(objects: Objects, frame: Frame, observations: Observations) -> Iterator[list[Any]]:
-    """Return rows [module, name, digest] for the names that traced code reads."""
     read: dict[str, tuple[dict[str, Any], set[str]]] = {}
     for code, scope in observations.codes.values():
         module = _module_of(scope, frame)
@@ -613,7 +609,6 @@ def _places_in_modules(observations: Observations, names: Set[str]) -> Iterator[
 
 
 def _module_rows(values: Sequence[Any], names: Set[str]) -> Iterator[list[str]]:
-    """Return a row [module, names] for each module among values: those names that it has."""
     modules = {id(value): value for value in values if isinstance(value, ModuleType)}
     for module in sorted(modules.values(), key=lambda item: item.__name__):
         state_reads.check_module(module)

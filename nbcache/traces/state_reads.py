@@ -193,7 +193,6 @@ _MONITORING: Any = getattr(sys, "monitoring", None)
 _TOOLS = (3, 4)
 """Ids of monitoring tools that Python reserves for nobody."""
 _GENERATED = ("<eval_with_key", "<lambdify")
-"""Prefixes of the file names of code that torch generates."""
 TORCH_PACKAGES = words(
     "IPython comm filelock fsspec functorch ipykernel jinja2 jupyter_client markupsafe mpmath networkx",
     "numpy optree psutil sympy tornado torch torchgen traitlets triton typing_extensions zmq",

@@ -196,7 +196,6 @@ class ReadTrace:
         self.names = {name: f"{name}_{os.urandom(8).hex()}" for name, _, _ in trace.installed}
         """Stored name → name here of each global that Dynamo set: several objects may adopt one trace."""
         self.code = with_global_names(code_from(trace.code, facts.constant_from), self.names)
-        """The code to run, before it gets the function's file and line."""
         rows = []
         for kind, base, fields in trace.sources:
             name = fields.get("global_name") if kind == "GlobalSource" else None
@@ -204,7 +203,6 @@ class ReadTrace:
             rows.append([kind, base, {**fields, **renamed} if renamed else fields])
         self.sources = read_sources(rows, source_module)
         self.expressions = [*map(facts.expression_of, self.sources)]
-        """Expression of each source; None for sources without a value."""
         self._guards = [guard_from_row(row, self.sources, guards.GuardBuilder) for row in trace.guards]
         """Guards; None for guards with a weak reference to a value."""
 

@@ -57,7 +57,6 @@ def steps_of(code: types.CodeType) -> tuple[Step, ...]:
 
 
 def code_tree(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield a code object and all code objects that are nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -119,7 +119,6 @@ _FORMATTING = words(
     "__format__ __repr__ __str__ aRepr ascii format format_map pformat print repr safe_substitute saferepr",
     "str substitute typename",
 )
-"""Names of functions and methods that make texts of values."""
 _NAMING_ATTRIBUTES = words("__dict__ __doc__ __name__ __qualname__ co_name co_qualname")
 """Attributes that expose names, docstrings and definition order, which digests otherwise leave out."""
 _PLACEHOLDER = re.compile(r"%(?:\([^)]*\))?[-#0 +]*[\d*.]*[hlL]?[sra]")
@@ -177,7 +176,6 @@ class Fingerprint:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of everything added so far, 64 hexadecimal digits."""
         digest, reads = self._state.hexdigest(), self.reads
         if not (reads.reads_names or reads.rebinds_globals or reads.formats_values):
             return digest
@@ -479,14 +477,12 @@ class Reads:
     def __init__(self, unknown: Callable[[str], Unknown]) -> None:
         self._unknown = unknown
         self.attributes: set[str] = set()
-        """Names of attributes that code reads, on any object."""
         self.functions: set[str] = set()
         """Names of known functions and classes that code reads as values, for example by an import."""
         self.owners: list[types.ModuleType | type] = []
         """Known modules and classes that code reads as values: it may read any of their attributes."""
         self.any_attribute = False
         self.globals: list[str] = []
-        """Names of globals that code reads, in order."""
         self.rebinds_globals = False
         """True if code rebinds globals: then the digest includes the names of the globals that it reads."""
         self.reads_names = False

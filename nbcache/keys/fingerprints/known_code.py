@@ -142,7 +142,6 @@ class KnownPackages:
 
 
 def cell_contents(function: types.FunctionType) -> list[Any]:
-    """Return the contents of a function's closure cells, without the empty cells."""
     contents = []
     for cell in function.__closure__ or ():
         try:

@@ -53,7 +53,6 @@ _VALUES = frozenset(
 _LISTS = (list, tuple, deque, set, frozenset)
 _DICTS = (OrderedDict, defaultdict, dict)
 _FIELD: type = type(vars(namedtuple("_", "a"))["a"])
-"""Type of the descriptors of named tuples."""
 _IGNORED_OF_CLASSES = DESCRIPTIVE | words("__annotate_func__ __dict__ __module__ __qualname__ __weakref__")
 """Attributes of classes that hold locations, or that the digest covers separately."""
 _COMPLETE = (type, types.ModuleType)
@@ -77,8 +76,6 @@ _EMPTY: dict[type, str] = {kind: f"{kind.__name__} 0 {hashed(())}" for kind in (
 
 
 class _TypeTraits:
-    """Properties of a type that decide how its values are digested."""
-
     __slots__ = ("digest", "empty", "has_identity", "is_code", "is_deep", "type_alone")
 
     def __init__(self, kind: type, values: tuple[type, ...], digest: Any, *, is_deep: bool) -> None:
@@ -119,7 +116,6 @@ class Objects:
         self._indexes: dict[int, int] = {}
         """Object id → index in order of first visit."""
         self._visits: list[int] = []
-        """The index of each visited object, with repeats."""
         self._traits: dict[type, _TypeTraits] = {}
         self.unordered: set[int] = set()
         """Ids of the sets whose order differs between processes."""
@@ -418,7 +414,6 @@ def _name(value: Any) -> str | None:
 
 
 def instance_attributes(kind: type, value: Any) -> dict[str, Any]:
-    """Return the attributes in an instance's `__dict__` and in its slots."""
     slots: dict[str, Any] = {}
     for base in kind.__mro__:
         for name, slot in vars(base).items() if "__slots__" in vars(base) else ():

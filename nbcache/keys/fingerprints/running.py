@@ -22,7 +22,6 @@ _PLAIN = (
 _READERS = ("__class_getitem__", "__get__", "__getattribute__", "__getitem__", "get")
 """Names of methods in C that only read; others may change their object, such as `list.pop`."""
 _WRAPPERS = (functools.partial, types.MethodType, staticmethod, classmethod)
-"""Types that wrap another function."""
 
 
 class Running:
@@ -107,7 +106,6 @@ class Running:
         return get is not _ABSENT and self._runs(get)
 
     def _runs(self, function: Any) -> bool:
-        """Return whether a call of a function may run user code."""
         if function is None or function is _ABSENT:
             return False
         while issubclass(kind := type(function), _WRAPPERS):

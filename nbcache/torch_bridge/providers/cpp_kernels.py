@@ -76,7 +76,6 @@ class _Kernels:
         self._session = context.session
         self._names = build_names(codecache)
         self._classes: set[Any] = set()
-        """torch's classes of kernels that were in use."""
         self._files: dict[str, tuple[Path, bool]] = {}
         """Slot → the file of a kernel that may be stored, and whether it was compiled here."""
         renew_in_children(self)

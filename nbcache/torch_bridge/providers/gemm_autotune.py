@@ -36,7 +36,6 @@ def encode_times(times: Mapping[str, float]) -> bytes:
 
 
 def decode_times(content: bytes) -> dict[str, float]:
-    """Return the times of `encode_times`; FormatError for any other bytes."""
     if len(content) > _MOST_BYTES:
         raise corrupt(f"a {TYPE} is longer than any")
     times = from_json(content, TYPE).object("times")

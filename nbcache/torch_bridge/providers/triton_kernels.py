@@ -50,7 +50,6 @@ _CODE = ".cubin"
 _GROUP = "__grp__"
 """The prefix of Triton's list of a kernel's files, without which it finds none."""
 _ENDINGS = (".json", _CODE)
-"""The endings of the files that running a kernel takes."""
 _FILE = re.compile(r"\w[\w.]*\.(json|cubin)")
 _FOLDER = b"[nbcache folder]"
 """The substitute for a kernel's folder in the JSON that is stored."""
