@@ -14,6 +14,7 @@ import pytest
 from nbcache.storage.backends.directory import DirectoryStore
 from nbcache.storage.encoding import decode_entry, decode_ref
 from support.front_door import CALL, DEFINE, LOAD, LOG, REPORTS, SESSION, SET_UP, Kernel, RunPython
+from support.torch_versions import needs_traces
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("prewarm")]  # for its fixtures
 
@@ -338,3 +339,50 @@ assert torch.autograd.is_multithreading_enabled()
 """,
         having="torch",
     )
+
+
+CELLS = (
+    SET_UP,
+    "f = torch.compile(model, mode='lite')",
+    "y = f(x).square().mean()\ny.backward()\nprint(y.item())",
+    "with torch.no_grad(), torch.autocast('cpu'):\n    print(f(torch.ones(3, 16)).sum().item())",
+)
+TRIED = ["record a trace", "adopt a trace"]
+
+
+def slices_of_traces(kernel: Kernel) -> list[str]:
+    return [name for name in slices(kernel) if "trace" in name and name != "trace a sample"]
+
+
+@needs_traces
+def test_a_trace_is_tried_and_read_ahead_while_no_cell_runs_and_then_adopted(
+    prewarming: dict[str, str], start_kernel: StartKernel
+) -> None:
+    tracing = {**prewarming, "NBCACHE_NOTEBOOK": "traced.ipynb"}
+    cold = kernel_after(start_kernel, tracing, LOAD)
+    expected = [cold.run(cell) for cell in CELLS]
+    cold.idle()
+    assert slices_of_traces(cold) == TRIED
+    assert cold.ask(f"{SESSION}.notices") == []
+    cold.end()
+
+    kernel = kernel_after(start_kernel, tracing, LOAD)
+    kernel.idle()
+    assert slices_of_traces(kernel) == [*TRIED, "read a trace", "read a trace"]
+    assert [kernel.run(cell) for cell in CELLS] == expected
+    assert [graph["trace"] for graph in graphs(kernel)] == ["adopted", None, "adopted"]
+    assert kernel.ask(f"{SESSION}.notices") == []
+
+
+@needs_traces
+@pytest.mark.proof
+def test_without_a_sample_nothing_is_tried_and_traces_stay(
+    isolated: dict[str, str], start_kernel: StartKernel, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    del isolated["NBCACHE_PREWARM"]
+    without_compiler = {**isolated, "NBCACHE_TRACE": "on", "PATH": str(tmp_path / "empty")}
+    kernel = kernel_after(start_kernel, without_compiler, LOAD)
+    kernel.idle()
+    assert slices_of_traces(kernel) == TRIED
+    assert kernel.ask(f"{SESSION}.notices") == []
