@@ -205,12 +205,13 @@ def _node(cells: list[ast.Module], chance: random.Random) -> str | None:
     node = chance.choice([node for cell in cells for node in ast.walk(cell)])
     before = ast.unparse(node)
     change = _CHANGES.get(type(node))
-    if change is None or change(node, cells, chance) is False:
-        return None
-    return f"{before!r} became {ast.unparse(node)!r}"
+    if change is not None:
+        change(node, cells, chance)
+    after = ast.unparse(node)
+    return None if after == before else f"{before!r} became {after!r}"
 
 
-def _constant(node: ast.Constant, cells: list[ast.Module], chance: random.Random) -> bool | None:
+def _constant(node: ast.Constant, cells: list[ast.Module], chance: random.Random) -> None:
     match node.value:
         case bool():
             node.value = not node.value
@@ -224,71 +225,60 @@ def _constant(node: ast.Constant, cells: list[ast.Module], chance: random.Random
             node.value = chance.choice([f"{text}x", "", *texts])
         case None:
             node.value = 7.0
-        case _:
-            return False
-    return None
 
 
-def _operator(node: ast.AST, cells: list[ast.Module], chance: random.Random) -> bool | None:
+def _operator(node: ast.AST, cells: list[ast.Module], chance: random.Random) -> None:
     if isinstance(node, ast.Compare):
         node.ops[0] = _OTHER[type(node.ops[0])]()
     elif isinstance(node, (ast.BinOp, ast.AugAssign, ast.BoolOp)):
         node.op = _OTHER.get(type(node.op), ast.Add)()
         if isinstance(node, ast.BinOp) and chance.random() < 0.3:
             node.left, node.right = node.right, node.left
-    return None
 
 
-def _name(node: ast.Name, cells: list[ast.Module], chance: random.Random) -> bool | None:
+def _name(node: ast.Name, cells: list[ast.Module], chance: random.Random) -> None:
     if not isinstance(node.ctx, ast.Load):
-        return False
+        return
     if node.id in _HARNESS:
         node.id = chance.choice(_HARNESS)
     else:
         node.id = chance.choice([*_of(cells, ast.Name, lambda each: each.id), "X", "W"])
-    return None
 
 
-def _attribute(node: ast.Attribute, cells: list[ast.Module], chance: random.Random) -> bool | None:
+def _attribute(node: ast.Attribute, cells: list[ast.Module], chance: random.Random) -> None:
     node.attr = chance.choice([*_of(cells, ast.Attribute, lambda each: each.attr)])
-    return None
 
 
-def _call(node: ast.Call, cells: list[ast.Module], chance: random.Random) -> bool | None:
+def _call(node: ast.Call, cells: list[ast.Module], chance: random.Random) -> None:
     if node.keywords and chance.random() < 0.5:
         node.keywords.pop(chance.randrange(len(node.keywords)))
     elif len(node.args) > 1 and chance.random() < 0.5:
         node.args.reverse()
     elif node.args:
         node.args.pop(chance.randrange(len(node.args)))
-    else:
-        return False
-    return None
 
 
-def _sequence(node: Any, cells: list[ast.Module], chance: random.Random) -> bool | None:
+def _sequence(node: Any, cells: list[ast.Module], chance: random.Random) -> None:
     if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load) or not node.elts:
-        return False
+        return
     if chance.random() < 0.5 and len(node.elts) > 1:
         node.elts.reverse()
     else:
         node.elts.pop(chance.randrange(len(node.elts)))
-    return None
 
 
-def _dict(node: ast.Dict, cells: list[ast.Module], chance: random.Random) -> bool | None:
+def _dict(node: ast.Dict, cells: list[ast.Module], chance: random.Random) -> None:
     if not node.keys:
-        return False
+        return
     if chance.random() < 0.5 and len(node.keys) > 1:
         node.keys.reverse()
         node.values.reverse()
     else:
         where = chance.randrange(len(node.keys))
         del node.keys[where], node.values[where]
-    return None
 
 
-def _definition(node: Any, cells: list[ast.Module], chance: random.Random) -> bool | None:
+def _definition(node: Any, cells: list[ast.Module], chance: random.Random) -> None:
     if node.decorator_list and chance.random() < 0.5:
         node.decorator_list.pop(chance.randrange(len(node.decorator_list)))
     elif isinstance(node, ast.ClassDef) and node.bases:
@@ -298,17 +288,13 @@ def _definition(node: Any, cells: list[ast.Module], chance: random.Random) -> bo
             ("torch.no_grad()", "functools.cache", "staticmethod", "property", "torch.relu")
         )
         node.decorator_list.append(ast.parse(added, mode="eval").body)
-    else:
-        return False
-    return None
 
 
-def _condition(node: Any, cells: list[ast.Module], chance: random.Random) -> bool | None:
+def _condition(node: Any, cells: list[ast.Module], chance: random.Random) -> None:
     node.test = ast.UnaryOp(ast.Not(), node.test)
-    return None
 
 
-_CHANGES: dict[type[ast.AST], Callable[[Any, list[ast.Module], random.Random], bool | None]] = {
+_CHANGES: dict[type[ast.AST], Callable[[Any, list[ast.Module], random.Random], None]] = {
     **dict.fromkeys((ast.BinOp, ast.BoolOp, ast.Compare, ast.AugAssign), _operator),
     **dict.fromkeys((ast.List, ast.Tuple, ast.Set), _sequence),
     **dict.fromkeys((ast.FunctionDef, ast.ClassDef), _definition),
