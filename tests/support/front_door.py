@@ -341,6 +341,15 @@ def printed(notebook: nbformat.NotebookNode, index: int) -> str:
     return "".join(each.text for each in outputs if each.output_type == "stream" and each.name == "stdout")
 
 
+def tell(expression: str) -> str:
+    """Return code that prints an expression for `told`."""
+    return f"print(json.dumps({expression}))"
+
+
+def told(notebook: Any, index: int = -1) -> Any:
+    return json.loads(printed(notebook, index).splitlines()[-1])
+
+
 def shown(notebook: nbformat.NotebookNode, index: int) -> str:
     """Return the text of the displays of cell `index`, the report among them."""
     outputs = notebook.cells[index].outputs

@@ -1,4 +1,4 @@
-"""Fixtures of kernels that are left idle."""
+"""Fixtures of kernels that are left idle, and of the driver of a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from support import nvidia_driver
 from support.front_door import environ_below
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nvidia_driver.build(tmp_path_factory.mktemp("driver"))
 
 
 @pytest.fixture(scope="session")

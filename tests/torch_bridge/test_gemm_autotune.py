@@ -6,11 +6,9 @@ is asked of torch's own cache, with candidates that are none.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +19,7 @@ from nbcache.core.key import components
 from nbcache.core.model import ArtifactRef, Environment, Manifest
 from nbcache.storage.compatibility import fitting, scope
 from nbcache.torch_bridge.providers.gemm_autotune import decode_times, encode_times
-from support.front_door import LOAD, REPORTS, SESSION, Environ, RunCells, graphs, printed
+from support.front_door import LOAD, REPORTS, SESSION, Environ, RunCells, graphs, tell, told
 
 TORCH = f"import json, math, torch; session = {SESSION}"
 CANDIDATES = """\
@@ -51,14 +49,6 @@ def stored():
     return [ref.key for ref in session.cache.manifest().artifacts if ref.type == "gemm_autotune"]
 """
 MEASURED = ["1.5", "2.0", "inf"]
-
-
-def tell(expression: str) -> str:
-    return f"print(json.dumps({expression}))"
-
-
-def told(notebook: Any, index: int = -1) -> Any:
-    return json.loads(printed(notebook, index).splitlines()[-1])
 
 
 # --- the content ----------------------------------------------------------------------------------

@@ -31,11 +31,6 @@ print(json.dumps([asdict(gpus.found()), gpus.device(), "torch" in sys.modules]))
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return nvidia_driver.build(tmp_path_factory.mktemp("driver"))
-
-
 @pytest.fixture
 def ask(library: Path) -> Callable[..., list[Any]]:
     """Return a function that asks in a fresh interpreter: `ask(*gpus, **variables)`."""

@@ -52,11 +52,6 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return nvidia_driver.build(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture(scope="module")
 def values_with() -> dict[str, dict[str, str]]:
     """Return what each machine that was made has for its environment, by its GPU."""
     return {}

@@ -12,7 +12,6 @@ import pickle
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,8 @@ from support.front_door import (
     SESSION,
     Environ,
     RunCells,
-    printed,
+    tell,
+    told,
 )
 from support.redis_servers import RedisServer
 
@@ -57,14 +57,6 @@ def best(cache, **meta):
     found = cache.read_best(meta, [Config(dict(each.kwargs), num_warps=4, num_stages=1) for each in configs])
     return found and [found.kwargs, found.num_warps, getattr(found, "found_by_coordesc", False)]
 """
-
-
-def told(value: Any) -> Any:
-    return json.loads(value.splitlines()[-1])
-
-
-def tell(expression: str) -> str:
-    return f"print(json.dumps({expression}))"
 
 
 def test_torch_keeps_its_own_caches_while_nothing_is_shared_and_after_unloading(
@@ -105,10 +97,10 @@ found = hooks()
     notebook = run_cells(cells, env)
 
     own = ["RedisRemoteCacheBackend"] * 2
-    assert told(printed(notebook, 3)) == own
-    assert told(printed(notebook, 5)) == ["Backend"] * 2
-    assert told(printed(notebook, 7)) == own
-    assert told(printed(notebook, 10)) == [own, True]
+    assert told(notebook, 3) == own
+    assert told(notebook, 5) == ["Backend"] * 2
+    assert told(notebook, 7) == own
+    assert told(notebook, 10) == [own, True]
 
 
 def test_what_nobody_signed_is_not_stored_as_if_it_had_been_made_here(
@@ -136,8 +128,8 @@ redis.Redis.from_url(os.environ["TORCHINDUCTOR_REDIS_URL"]).set(key, json.dumps(
     alone = run_cells([LOAD, APART, TUNE, poison, hit, stored], env)
     sharing = run_cells([LOAD, SHARE, TUNE, poison, hit, stored], env)
 
-    assert told(printed(alone, 5)) == [[[{"XBLOCK": 64}, 4, False], {"profile": "a stranger's"}], []]
-    assert told(printed(sharing, 5)) == [[None, {}], []]
+    assert told(alone, 5) == [[[{"XBLOCK": 64}, 4, False], {"profile": "a stranger's"}], []]
+    assert told(sharing, 5) == [[None, {}], []]
 
 
 def test_a_snapshot_restores_what_was_tuned_last(
@@ -165,7 +157,7 @@ cache(**local).save(Config({"XBLOCK": 96}, num_warps=2, num_stages=1), 9_000_000
         {**isolated, "NBCACHE_DIR": str(tmp_path / "another")},
     )
 
-    assert told(printed(notebook, 5)) == [{"XBLOCK": 96}, 2, True]
+    assert told(notebook, 5) == [{"XBLOCK": 96}, 2, True]
 
 
 FAKE = '''\
@@ -225,4 +217,4 @@ def test_workers_find_what_another_notebook_tuned(
         [LOAD, SHARE, TUNE, WORK, tell("compile().read")], {**with_fake, "NBCACHE_NOTEBOOK": "/two.ipynb"}
     )
 
-    assert told(printed(notebook, 4))["XBLOCK"] == 128
+    assert told(notebook, 4)["XBLOCK"] == 128
