@@ -147,10 +147,6 @@ class TorchBridge:
     def switched_caches(self) -> list[str]:
         return self._caches.switched
 
-    @property
-    def awaited(self) -> list[str]:
-        return [] if self._imports is None else self._imports.awaited
-
     def _lose(self, loss: Loss, problem: UnsupportedTorch) -> None:
         consequence, session = None, self._session
         if loss is Loss.PORTABLE and self._baseline is not None and session is not None:

@@ -54,7 +54,7 @@ class Installed:
 def import_all(*, compiling: bool) -> None:
     """Import every module that has something to be hooked; make up Triton, if need be, to be hooked."""
     with Installed() as here:
-        waiting = here.bridge.awaited
+        waiting = here.bridge._imports.awaited
     import torch  # noqa: F401
 
     for name in waiting:
@@ -183,7 +183,8 @@ def problems_of_losing(place: Place, everything: set[str]) -> list[str]:
 def all_guarded() -> dict[str, Any]:
     """Return how many places there are, and functions among them that are replaced by no guarded hook."""
     with Installed() as here:
-        assert here.notices == [] and {*here.bridge.awaited} <= {DRIVER}, (here.notices, here.bridge.awaited)
+        awaited = {*here.bridge._imports.awaited}
+        assert here.notices == [] and awaited <= {DRIVER}, (here.notices, awaited)
         listed = [patches for each in here.bridge.hooks.on.values() for patches in each]
         hooks = [name for patches in listed for _, name in patches.hooks]
     found = places()
