@@ -91,7 +91,7 @@ class Program:
 
 
 def _own_modules() -> Iterator[tuple[str, str]]:
-    for name, module in [*sys.modules.items()]:
+    for name, module in sys.modules.copy().items():
         if not issubclass(type(module), types.ModuleType):
             continue
         path = object.__getattribute__(module, "__dict__").get("__file__")

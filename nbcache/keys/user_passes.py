@@ -170,11 +170,11 @@ class Patterns:
 
 def _passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
     kind = pattern_matcher.PatternMatcherPass
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if not name.startswith("torch._inductor"):
             continue
         kinds = (kind, dict, list, tuple)
-        members = [item for item in list(vars(module).items()) if isinstance(item[1], kinds)]
+        members = [item for item in vars(module).copy().items() if isinstance(item[1], kinds)]
         stack = [(f"{name}.{key}", value) for key, value in members]
         while stack:
             location, value = stack.pop()

@@ -154,7 +154,7 @@ class _Loader(Loader):
 
 def files_imported(read: Iterable[str]) -> dict[str, Status]:
     """Return the files of all that is imported or `read`, and of what says where modules are."""
-    paths = {*read, *(getattr(module, "__file__", None) for module in sys.modules.values())}
+    paths = {*read, *(getattr(module, "__file__", None) for module in sys.modules.copy().values())}
     with open("/proc/self/maps") as stream:
         paths |= {line.split(maxsplit=5)[5].rstrip("\n") for line in stream if "/" in line}
     sites = [folder for folder in sys.path if os.path.basename(folder) in _OF_SITES]

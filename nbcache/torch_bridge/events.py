@@ -334,7 +334,7 @@ def settle_import_order(torch: Any) -> list[str]:
     `__mp_main__`, the notebook's namespace.
     """
     before = []
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if name == _FIRST_OF_TORCH:
             break
         # Not by getattr: a lazy module would begin to import.

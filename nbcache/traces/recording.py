@@ -568,7 +568,7 @@ def _module_of(scope: dict[str, Any], frame: Frame) -> str:
         return ""
     if name := facts.scope_name(scope):
         return name
-    for imported_name, module in [*sys.modules.items()]:
+    for imported_name, module in sys.modules.copy().items():
         if getattr(module, "__dict__", None) is scope:
             return imported_name
     raise NoTrace(f"it calls code of {scope.get('__name__')}, which is not an imported module")

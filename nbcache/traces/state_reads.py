@@ -88,7 +88,7 @@ def check_classes(classes: Iterable[type]) -> None:
             checks = (getattr(type(abstract), name, None) for name in _UNTRACED_OF_METACLASSES)
             if any(map(_is_users_function, (vars(abstract).get("__subclasshook__"), *checks))):
                 raise NoTrace(f"{abstract.__qualname__} may decide what is an instance, outside Dynamo")
-        for name, value in vars(cls).items():
+        for name, value in vars(cls).copy().items():
             function = getattr(value, "__func__", value)
             if isinstance(function, _SKIPPING) and (name.startswith("__") or name in _UNTRACED_OF_CLASSES):
                 kind = type(function).__qualname__
@@ -122,7 +122,7 @@ def check_module(module: types.ModuleType) -> None:
     if isinstance(getter, types.FunctionType) and is_users_code(getter.__code__):
         raise NoTrace(f"the module {module.__name__} has a __getattr__() of yours")
     for base in type(module).__mro__:
-        for method in vars(base).values():
+        for method in vars(base).copy().values():
             if isinstance(method, types.FunctionType) and is_users_code(method.__code__):
                 raise NoTrace(f"the module {module.__name__} is an instance of a class of yours")
 
@@ -282,7 +282,7 @@ def check_executed_code(
     own_folder = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))) + os.sep
     modules = {
         str(object.__getattribute__(module, "__dict__").get("__file__")): name
-        for name, module in [*sys.modules.items()]
+        for name, module in sys.modules.copy().items()
         if issubclass(type(module), types.ModuleType)
     }
     finders = {type(finder) for finder in sys.meta_path}

@@ -6,7 +6,9 @@ import argparse
 import codecs
 import collections
 import cProfile
+import gc
 import inspect
+import itertools
 import sys
 import threading
 import types
@@ -19,6 +21,7 @@ import nbformat.sign
 import pytest
 
 from nbcache.core.key import Component
+from nbcache.kernel.program import Program
 from nbcache.traces.facts import NoTrace
 from nbcache.traces.state_reads import ExecutedCode, check_executed_code
 
@@ -123,3 +126,21 @@ def test_it_is_possible_while_a_number_is_free() -> None:
     for number in (3, 4):
         monitoring.free_tool_id(number)
     assert ExecutedCode.is_possible()
+
+
+@pytest.mark.parametrize("look", [Program().digest, lambda: [*check_executed_code([], [])]])
+def test_modules_may_be_imported_meanwhile(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = (f"imported_{number}" for number in itertools.count())
+
+    def collect(phase: str, info: dict[str, int]) -> None:  # as another thread, which runs at such a point
+        monkeypatch.setitem(sys.modules, next(imported), types.ModuleType("imported"))
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(collect)
+    gc.set_threshold(1)
+    try:
+        look()
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collect)
+    assert next(imported) != "imported_0"
