@@ -18,12 +18,12 @@ BUDGETS = {
     "bench": 780,
     "core": 2050,
     "kernel": 4470,
-    "keys": 4010,
+    "keys": 4030,
     "launcher": 1410,
     "sharing": 3260,
     "storage": 3060,
     "torch_bridge": 5180,
-    "traces": 3200,
+    "traces": 3210,
     "ui": 6930,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""

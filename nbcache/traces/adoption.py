@@ -265,7 +265,7 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
     for index, (expression, (_, base, _)) in enumerate(zip(read.expressions, trace.sources, strict=True)):
         base_value = None if base is None else values[base]  # its base comes first, and has been checked
         below_changed = base in changed_sources
-        value = source_values.read(expression, base_value, by_any_code=not below_changed)
+        value = source_values.read(expression, base_value, runs_nothing=below_changed)
         values.append(value)
         if below_changed:
             changed_sources.add(index)

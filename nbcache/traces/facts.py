@@ -22,7 +22,7 @@ from nbcache.core.installed import is_installed
 from nbcache.core.key import sha256
 from nbcache.keys.fingerprints.code import code_digest, hashed, words
 from nbcache.keys.fingerprints.objects import Objects, full_name, is_plain
-from nbcache.keys.fingerprints.running import Running
+from nbcache.keys.fingerprints.running import Running, holds_attribute
 from nbcache.keys.global_state import HOOKS, flags
 from nbcache.torch_bridge.prewarm import is_read
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
@@ -293,6 +293,10 @@ _RUNS = "runs code"
 _PRESENT = "held"
 _CLASS_ONLY = "a "
 _ATTRIBUTE = re.compile(r"(?:dict\()?\{0\}\.(\w+)")
+_PLAIN = re.compile(
+    r"\{0\}(?:\.\w+|\.__(?:kw)?defaults__\[[^{}]*\]|\[[^{}]*\])?|object\.__getattribute__\(\{0\}, '\w+'\)"
+)
+"""Templates of sources that only read an attribute, an element or a default of a function."""
 _IMMUTABLES = (tuple, frozenset, range, slice)
 
 
@@ -302,7 +306,6 @@ class SourceValues:
         self._names = {**env, "L": frame, "G": scope}
         self._known: dict[Any, Any] = {}
         self._running = Running(is_users_code)
-        self._running_any = Running(lambda code: True)
 
     def of(self, source: Any) -> Any:
         if source not in self._known:
@@ -310,27 +313,38 @@ class SourceValues:
             self._known[source] = self.read(expression_of(source), None if base is None else self.of(base))
         return self._known[source]
 
-    def read(self, expression: Expression | None, base: Any, *, by_any_code: bool = True) -> Any:
+    def read(self, expression: Expression | None, base: Any, *, runs_nothing: bool = False) -> Any:
         """Return the value of a source, ABSENT without one, or RUNS if it needs the user's code.
 
-        Without `by_any_code`, return RUNS if it needs the code of a package, too.
+        With `runs_nothing`, return RUNS unless the value lies in its base, so that no code at all can run.
         """
         if expression is None or base is ABSENT:
             return ABSENT
-        if base is RUNS or self._runs(expression, base, self._running if by_any_code else self._running_any):
+        if base is RUNS or (runs_nothing and not _is_within(expression, base)):
+            return RUNS
+        if self._runs(expression, base):
             return RUNS
         try:
             return eval(expression.code, self._names, {"_": base})
-        except Exception:  # no code of the user has run, so the exception says that the value is missing
+        except Exception:  # the value is missing
             return ABSENT
 
-    def _runs(self, expression: Expression, base: Any, running: Running) -> bool:
+    def _runs(self, expression: Expression, base: Any) -> bool:
         key = expression.key if expression.index is None else self.of(expression.index)
-        if key is RUNS or (expression.attribute and running.attribute(base, expression.attribute)):
+        if key is RUNS or (expression.attribute and self._running.attribute(base, expression.attribute)):
             return True
-        if expression.is_element and running.element(base):
+        if expression.is_element and self._running.element(base):
             return True
-        return expression.has_key and running.missing(base, key)
+        return expression.has_key and self._running.missing(base, key)
+
+
+def _is_within(expression: Expression, base: Any) -> bool:
+    """Return whether a source is an attribute or element that its base itself holds."""
+    if not expression.is_plain:
+        return False
+    if expression.attribute:
+        return holds_attribute(base, expression.attribute)
+    return not expression.is_element or type(base) in (dict, list, tuple)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +361,8 @@ class Expression:
     key: Any = None
     """Key of that element; None if `index` is set."""
     index: Any = None
+    is_plain: bool = False
+    """The expression only reads an attribute or an element of `_`."""
 
 
 def expression_of(source: Any) -> Expression | None:
@@ -364,6 +380,7 @@ def expression_of(source: Any) -> Expression | None:
             has_key=template.startswith(("{0}[", "dict.__getitem__({0}")),
             key=None if is_source else index,
             index=index if is_source else None,
+            is_plain=not is_source and _PLAIN.fullmatch(template) is not None,
         )
     except Exception:
         return None

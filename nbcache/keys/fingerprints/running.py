@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,8 +20,10 @@ _PLAIN = (
     *_BUILT_IN,
 )
 """Types of class attributes whose lookup runs no Python code."""
-_READERS = ("__class_getitem__", "__get__", "__getattribute__", "__getitem__", "get")
-"""Names of methods in C that only read; others may change their object, such as `list.pop`."""
+_READING_SLOTS = ("__class_getitem__", "__get__", "__getattribute__", "__getitem__")
+_READING_METHODS = (dict.get, dict.__getitem__, list.__getitem__)
+"""Functions in C that only read; others may change their object, such as `list.pop`."""
+_PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 _WRAPPERS = (functools.partial, types.MethodType, staticmethod, classmethod)
 
 
@@ -38,6 +41,8 @@ class Running:
 
     def attribute(self, value: Any, name: str) -> bool:
         kind = type(value)
+        if kind in _PROXIES:
+            return True
         if issubclass(kind, type):  # `isinstance` would read `value.__class__`
             return self._attribute_of_class(value, name)
         key = kind, name
@@ -89,7 +94,8 @@ class Running:
         return self._runs_getattr(meta)
 
     def _runs_getattr(self, kind: type) -> bool:
-        return self._runs(_lookup(kind, "__getattr__"))
+        getter = _lookup(kind, "__getattr__")
+        return getter is not _ABSENT and (self._runs(getter) or self._runs(_lookup(kind, "__missing__")))
 
     def _runs_getter(self, raw: Any) -> bool:
         """Return whether the lookup of a class attribute runs user code."""
@@ -112,7 +118,22 @@ class Running:
             function = function.func if issubclass(kind, functools.partial) else function.__func__
         if kind is types.FunctionType:
             return self._is_user_code(function.__code__)
-        return kind not in _BUILT_IN or function.__name__ not in _READERS
+        if kind is types.MethodDescriptorType:
+            return all(function is not method for method in _READING_METHODS)
+        return kind not in _BUILT_IN or function.__name__ not in _READING_SLOTS
+
+
+def holds_attribute(value: Any, name: str) -> bool:
+    """Return whether `value.name` is in the object's own dictionary or slot, so that no code can run."""
+    kind = type(value)
+    reads = _lookup(kind, "__getattribute__")
+    if reads is not object.__getattribute__ and reads is not types.ModuleType.__getattribute__:
+        return False
+    raw = _lookup(kind, name)
+    if raw is not _ABSENT and _is_data(raw):
+        return type(raw) is types.MemberDescriptorType or kind in (types.FunctionType, types.CellType)
+    attributes = dictionary_of(value)
+    return attributes is not None and dict.__contains__(attributes, name)
 
 
 def _lookup(kind: type, name: str) -> Any:
