@@ -22,9 +22,9 @@ BUDGETS = {
     "launcher": 1410,
     "sharing": 3260,
     "storage": 3060,
-    "torch_bridge": 5180,
+    "torch_bridge": 5190,
     "traces": 3210,
-    "ui": 6930,
+    "ui": 6940,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}

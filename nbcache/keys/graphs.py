@@ -311,7 +311,10 @@ def is_leaf(tensor: Any) -> bool:
 
 
 def inputs_sharing_memory(torch: ModuleType, inputs: Sequence[Any]) -> list[list[int]]:
-    """Return the indexes of the inputs that share memory, one list per storage; no torch key has them."""
+    """Return the indexes of the inputs that share memory, one list per storage.
+
+    If one is mutated, AOTAutograd compiles for the sharing, which torch's keys leave out.
+    """
     by_storage: dict[int, list[int]] = {}
     for number, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:

@@ -46,7 +46,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "torch.masked.maskedtensor._ops_refs": ("_MASKEDTENSOR_DISPATCH_TABLE", "_MASKEDTENSOR_FUNCTION_TABLE"),
     "torch.nested._internal.ops": ("JAGGED_OPS_TABLE",),
 }
-"""Module → tables in which torch looks up code; they are recorded when the module has been imported."""
+"""Module → tables of code, recorded after its import: torch's own entries are complete by then."""
 SHARDING_TABLES = TABLES["torch.distributed.tensor"]
 """Tables of sharding rules; torch itself adds entries while it compiles."""
 EXPORT_TABLES = TABLES["torch._subclasses.fake_impls"]

@@ -340,6 +340,16 @@ def closure(n):
 """
 
 
+def test_a_function_of_the_user_that_a_package_holds_bypasses_the_caches(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    mine = "decorates.REGISTRY['f'] = lambda x: x * 2\ntorch.Tensor.sigmoid = decorates.dispatch\n"
+
+    ((outcome, _),) = graphs(run(run_python, install(tmp_path, "decorates", DECORATES) + mine + PLAIN, ONCE))
+
+    assert outcome == "bypass"
+
+
 HOLDS = """
 import functools
 from nbcache.keys.fingerprints.known_code import KnownPackages

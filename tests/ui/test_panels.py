@@ -586,7 +586,7 @@ value.append([drawn.text, len(drawn.buttons('yes'))])
     )
     assert "1 graph, 1 artifact" in asked
     assert "Nothing was done" in refused and kept == 1
-    assert "removing 1 graph, 1 artifact of" in gone and left == 0
+    assert "removed 1 artifact" in gone and left == 0
     assert "nothing is stored of" in nothing[0] and nothing[1] == 0
 
 

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
@@ -23,11 +23,13 @@ from nbcache.kernel.explain.diagnosis import (
 )
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import compile_options
-from nbcache.torch_bridge.diagnosing import Call, diagnose
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.document import labelled, line
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.ipython.compile_cell import unknown
+
+if TYPE_CHECKING:
+    from nbcache.torch_bridge.diagnosing import Call
 
 _USAGE = "%nbcache diagnose CALL [--mode M] [--runs N] [--json], such as %nbcache diagnose model(x)"
 _COLLECT = "__nbcache_arguments__"
@@ -55,6 +57,8 @@ def diagnosed(text: str, session: Session, names: dict[str, Any]) -> tuple[Rende
     __tracebackhide__ = True
     parsed = parse_line(text)
     tree = _call_in(parsed.expression)
+    from nbcache.torch_bridge.diagnosing import diagnose  # which imports torch
+
     if problem := unknown("mode", parsed.mode, compile_options.known_modes()):
         raise _wrong(problem)
     call = _evaluate(tree, names)
@@ -95,6 +99,8 @@ def _call_in(expression: str) -> ast.Call:
 def _evaluate(tree: ast.Call, names: dict[str, Any]) -> Call:
     """Return the call with its function and arguments evaluated; errors in them pass."""
     __tracebackhide__ = True
+    from nbcache.torch_bridge.diagnosing import Call
+
     text, name = one_line(ast.unparse(tree)), one_line(ast.unparse(tree.func))
     function = _value(tree.func, names, {})
     if isinstance(function, type):

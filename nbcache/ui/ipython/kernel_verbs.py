@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -623,8 +624,8 @@ class KernelVerbs(SnapshotVerbs):
         if everything:
             return f"This would be removed: {self.all_words()}", self.clear_all
         only = self._session.clearing()
-        words = _going_words(only)
-        return (f"This would be removed: {words}", self.clear) if only.manifests else (words, None)
+        words, remove = _going_words(only), partial(self.clear_all, only)
+        return (f"This would be removed: {words}", remove) if only.manifests else (words, None)
 
     def clear(self) -> list[str]:
         """Remove what is stored of this notebook; return what went, and what stays."""

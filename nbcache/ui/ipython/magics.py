@@ -77,7 +77,7 @@ class Magics:
         __tracebackhide__ = True
         verb, _, code = line.strip().partition(" ")
         if verb == "diagnose":  # Python's braces and quotes stay as they are
-            from nbcache.ui.ipython.diagnose_magic import diagnosed  # it imports torch
+            from nbcache.ui.ipython.diagnose_magic import diagnosed
 
             show(*diagnosed(code, self._session, self._shell.user_ns))
             return
