@@ -75,7 +75,7 @@ def package_identity(known: KnownPackages, value: Any) -> str:
     for code in known.user_code_in(value):
         is_function = isinstance(code, FunctionType)
         module = sys.modules.get(code.__module__ or "")
-        home = getattr(module, "__file__", None) or ""
+        home = _file_of_module(code.__module__ or "")
         file = code.__code__.co_filename if is_function else home
         version, package = version_of(file), package_of(file)
         is_local = "<locals>" in code.__qualname__ or getattr(code, "__closure__", None)

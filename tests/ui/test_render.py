@@ -10,6 +10,7 @@ from nbcache.core.text import NOTHING, ago, duration, percent, size
 from nbcache.kernel.prewarming import Pause, Prewarming, Slice
 from nbcache.sharing.live.level import SharedFigures
 from nbcache.torch_bridge.cache_settings import CacheSetting
+from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import (
     render_activity,
     render_checks,
@@ -361,6 +362,10 @@ def test_status_unfolds_few_cells_and_folds_many():
     )
 
 
+def test_status_of_a_fresh_session_divides_by_nothing():
+    assert render_status([], (), warm(steps=())).text == "nbcache session · nothing compiled"
+
+
 def test_a_setting_without_a_value_shows_a_dash():
     rows = [CacheSetting("notebook", "", "default", "path of this notebook")]
     assert (
@@ -460,5 +465,24 @@ def test_the_live_line_says_what_is_going_on(activity, text):
     ).replace("#", "█")
 
 
+def test_rendered_shows_as_text_html_and_json_in_ipython():
+    from IPython.core.formatters import DisplayFormatter
+
+    bundle, _ = DisplayFormatter().format(render_report(MIXED))
+    assert bundle["text/plain"] == report_text(MIXED)
+    assert bundle["text/html"] == report_html(MIXED)
+    assert bundle["application/vnd.nbcache.report+json"] == MIXED.to_json()
+    assert str(render_report(MIXED)) == report_text(MIXED)
+
+
 def test_json_that_is_large_is_not_put_into_the_notebook():
     assert set(render_report(report(*[graph()] * 100)).bundle()) == {"text/plain", "text/html"}
+
+
+def test_every_kind_of_json_has_a_mime_type_of_its_own():
+    status, settings = render_status([MIXED], (), warm()), render_settings([CacheSetting("a", "b", "c", "d")])
+    checks = render_checks(CHECKS)
+    assert status.data["cells"] == [MIXED.to_json()]
+    assert settings.data["settings"][0]["origin"] == "c"
+    assert [check["next_step"] for check in checks.data["checks"]][:2] == [None, "install one, or set CXX"]
+    assert len({status.mime, settings.mime, checks.mime, Rendered("", "").mime}) == 4

@@ -290,6 +290,7 @@ def planned(
     free = [cell for cell in cells if cell.digest not in known and cell.digest not in defining]
     covered = {run.function for digest in seen for run in known[digest]}
     last = history[-1].kernel if history else ""
+    positions = _positions(cells, known, last)
     gone: dict[str, None] = {}
     for digest in reversed([digest for digest in known if digest not in here]):  # what ran last, first
         functions = {run.function for run in known[digest]} - covered
@@ -297,7 +298,7 @@ def planned(
             continue  # an earlier state of what another cell compiles now, as far as can be told
         of_last = [run for run in known[digest] if run.kernel == last]
         counts = {run.execution_count for run in of_last if run.execution_count is not None}
-        if (cell := _find_edited(functions, counts, _positions(cells, known, last), free)) is None:
+        if (cell := _find_edited(functions, counts, positions, free)) is None:
             gone |= dict.fromkeys(run.function for run in of_last)
             continue
         free.remove(cell)
