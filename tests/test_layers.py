@@ -15,7 +15,7 @@ LOW = {"core", "kernel", "sharing", "storage"}
 HIGH = {"bench", "keys", "launcher", "torch_bridge", "traces", "ui"}
 TOP = {"__main__", "parts"}
 BUDGETS = {
-    "bench": 780,
+    "bench": 790,
     "core": 2050,
     "kernel": 4470,
     "keys": 4030,
@@ -24,7 +24,7 @@ BUDGETS = {
     "storage": 3060,
     "torch_bridge": 5190,
     "traces": 3210,
-    "ui": 6940,
+    "ui": 6960,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}

@@ -25,6 +25,8 @@ from nbcache.core.text import clean
 from nbcache.core.version import __version__
 
 _INTERRUPTED = 130
+_STOP_SECONDS = 20.0
+"""Time that an interrupted benchmark has to end its kernels and show its figures."""
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _HELP = """\
 Measures what a user waits for: the cells of a notebook in fresh Jupyter kernels, side by side.
@@ -167,7 +169,10 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
             process.send_signal(signal.SIGINT)
             _show(process)
         finally:
-            process.terminate()  # after a second interrupt; nothing where it has ended
+            process.terminate()  # nothing where it has ended
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+            process.kill()
     if process.returncode == _INTERRUPTED:
         raise KeyboardInterrupt
     if process.returncode:
@@ -176,7 +181,12 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
 
 
 def _show(process: subprocess.Popen[str]) -> None:
+    """Print the output of a process until it ends; NbcacheError where it stays alive after its output."""
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)
-    process.wait()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        unended = f"nbcache bench has not ended {_STOP_SECONDS:.0f} s after its last output, and is killed"
+        raise NbcacheError(unended, next_step="run it again; if it stays so, please report it") from None

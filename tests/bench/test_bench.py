@@ -16,8 +16,11 @@ from typing import Any
 import nbformat
 import pytest
 
+from nbcache.bench import command
+from nbcache.bench.command import run_in_notebook
 from nbcache.bench.report import VARIANTS, Run, medians
 from nbcache.bench.runner import CellFailed, Home, kernel, prewarmed, schedule
+from nbcache.core.errors import NbcacheError
 from nbcache.ui.terminal import parser as cli
 from support.front_door import run_interpreter
 
@@ -374,3 +377,24 @@ def test_an_interrupted_cell_ends_the_command_that_it_runs(own, isolated, run_py
 
     assert "medians of 1000" in shown and shown.endswith("it was interrupted\n")
     assert not list(Path(isolated["TMPDIR"]).iterdir())
+
+
+def test_a_command_that_stays_alive_after_its_output_is_killed_and_is_one_error(monkeypatch, capsys):
+    stays = (
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True)\n"
+        "os.close(1); os.close(2); time.sleep(600)"
+    )
+    real = subprocess.Popen
+    processes = []
+
+    def popen(arguments, **options):
+        processes.append(real([sys.executable, "-c", stays], **options))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(command, "_STOP_SECONDS", 0.1)
+
+    with pytest.raises(NbcacheError, match="has not ended 0 s after its last output, and is killed"):
+        run_in_notebook(["my:f"])
+
+    assert capsys.readouterr().out == "1\n" and processes[0].returncode == -signal.SIGKILL

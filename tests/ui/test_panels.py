@@ -37,6 +37,16 @@ HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.
 NO_CONTENTS = GraphContents((), "torch holds this version no more", "", "there is no file")
 
 
+TIMES = Timeline(
+    (
+        CellTimes("In[3]", ("train",), {"load": 0.5}, {"inductor": 9.5, "outside": 0.5}, None, True),
+        CellTimes("In[4]", ("step",), {"dynamo": 1.0, "build": 3.0}, None, {"load": 0.2}, False),
+    ),
+    (Lost("step", "miss: lr differs", 2, 8.0),),
+    (KernelRun(10_000.0, 3, 2, 4.5, True), KernelRun(2_800.0, 3, 0, 20.0, False)),
+)
+
+
 def graph(function="step", count=3, **more):
     known: dict[str, Any] = {
         "direction": Direction.FORWARD,
@@ -150,6 +160,18 @@ def test_long_code_is_cut():
     shown = render_graph(why_of(graph()), GraphContents((), "it is gone", "x = 1\n" * 5000, ""))
     assert "the first 400 of 5000 lines" in shown.html and len(shown.html) < 100_000
     assert "guards: it is gone" in shown.text
+
+
+# --- the timeline ---------------------------------------------------------------------------------
+
+
+def test_the_timeline_has_bars_on_one_scale_and_says_in_words_what_they_say():
+    shown = render_timeline(TIMES, now=10_000.0)
+    assert "width:95.00%" in shown.html and "width:30.00%" in shown.html  # of the longest bar, 10 s
+    for text in (Page(shown.html).text, shown.text):
+        for words in ("cold", "restored", "10.0 s", "kernel build", "lr differs", "2 of 3 graphs", "2 h ago"):
+            assert words in text
+    assert "Inductor 9.5 s" in Page(shown.html).text
 
 
 # --- sections -------------------------------------------------------------------------------------
@@ -325,6 +347,19 @@ def test_every_button_says_which_magic_does_the_same(open_panel):
     drawn.press("open space")
     for magic in ("disconnect", "snapshot", "restore", "share", "clear --all", "config NAME=VALUE"):
         assert f"%nbcache {magic}" in drawn.text
+
+
+def test_nothing_is_removed_before_that_is_confirmed(open_panel):
+    kernel = Kernel()
+    _, drawn, _ = open_panel(kernel, "space")
+    drawn.press("this notebook…")
+    assert "one would go" in drawn.text
+    drawn.press("no")
+    assert "Nothing was done" in drawn.text and not drawn.buttons("yes") and kernel.done == []
+    drawn.press("all…")
+    drawn.press("yes")
+    assert kernel.done == [("removed", True)] and "removed is done" in drawn.text
+    assert not drawn.buttons("yes")
 
 
 def test_an_answer_is_to_the_question_beside_it_and_is_taken_once(open_panel):
@@ -566,27 +601,26 @@ value += [drawn.text, session.shared_client is not None]
     assert "disconnected" in left and not connected
 
 
-def test_removing_shows_first_what_would_go(in_shell):
-    asked, refused, kept, gone, left, nothing = in_shell(
+def test_removing_removes_what_was_shown_or_nothing(in_shell):
+    asked, changed, kept, gone, left, nothing = in_shell(
         """
 fill('k')
 drawn = notebook('panel space')
 drawn.press('this notebook…')
 value = [drawn.text]
-drawn.press('no')
+fill('k', 'l')
+drawn.press('yes')
 value += [drawn.text, stored()]
 drawn.press('this notebook…')
 drawn.press('yes')
 value += [drawn.text, stored()]
-drawn.press('all…')
-drawn.press('yes')
 drawn.press('this notebook…')
 value.append([drawn.text, len(drawn.buttons('yes'))])
 """
     )
     assert "1 graph, 1 artifact" in asked
-    assert "Nothing was done" in refused and kept == 1
-    assert "removed 1 artifact" in gone and left == 0
+    assert "has changed since it was shown" in changed and "next:" in changed and kept == 1
+    assert "removed 2 artifacts" in gone and left == 0
     assert "nothing is stored of" in nothing[0] and nothing[1] == 0
 
 

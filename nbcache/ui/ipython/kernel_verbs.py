@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -620,12 +619,22 @@ class KernelVerbs(SnapshotVerbs):
         return [f"not all is shared with {client.level.name} yet ({seconds}){why}"]
 
     def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
-        """Return what `clear` or `clear --all` removes, and the verb that removes it; None without any."""
+        """Return what `clear` or `clear --all` removes, and a function that removes just that, or None."""
         if everything:
             return f"This would be removed: {self.all_words()}", self.clear_all
-        only = self._session.clearing()
-        words, remove = _going_words(only), partial(self.clear_all, only)
-        return (f"This would be removed: {words}", remove) if only.manifests else (words, None)
+        shown = self._session.clearing()
+        if not shown.manifests:
+            return _going_words(shown), None
+
+        def remove() -> Sequence[str]:
+            if _identity(only := self._session.clearing()) != _identity(shown):
+                raise NbcacheError(
+                    "nothing was removed: what is stored of this notebook has changed since it was shown",
+                    next_step="press the button again, and look at what would go now",
+                )
+            return self.clear_all(only)
+
+        return f"This would be removed: {_going_words(shown)}", remove
 
     def clear(self) -> list[str]:
         """Remove what is stored of this notebook; return what went, and what stays."""
@@ -833,6 +842,12 @@ def _going_words(only: Clearing) -> str:
     going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
     kept = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
     return f"{going} of {whose}{kept}. torch's folder is emptied for all notebooks"
+
+
+def _identity(only: Clearing) -> tuple[object, ...]:
+    """Return what tells one removal from another; that something was used meanwhile does not."""
+    refs = {(digest, *ref.identity) for digest, ref in only.refs}
+    return only.notebook, only.graphs, only.kept, set(only.manifests), refs
 
 
 def _as_word(source: str) -> str:
