@@ -1,6 +1,6 @@
-"""Canonical JSON: written with sorted keys, and read field by field, each checked as it is taken out.
+"""Canonical JSON. Readers check each field when they take it out.
 
-Keys are sorted; there is no white space, no NaN, no lone surrogate: equal values are equal bytes.
+Equal values are equal bytes: keys are sorted, and white space, NaN and lone surrogates are left out.
 Each object names its format and its version, and readers ignore fields that they do not know.
 """
 
@@ -93,18 +93,18 @@ def is_text(value: str) -> bool:
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def corrupt(what: str) -> CorruptEntry:
+def corrupt(problem: str) -> CorruptEntry:
     """Return the error that says what is wrong with stored bytes."""
     return CorruptEntry(
-        what,
+        problem,
         next_step="nothing: it is compiled again; if it recurs, check the disk and run %nbcache clear --all",
     )
 
 
-def unsupported(what: str, version: int) -> UnsupportedVersion:
+def unsupported(name: str, version: int) -> UnsupportedVersion:
     """Return the error for a later version than is known, which is quoted only up to a bound."""
     quoted = str(version) if version < _MOST_QUOTED else f"{_MOST_QUOTED} or later"
     return UnsupportedVersion(
-        f"this {what} has version {quoted}; this nbcache reads version 1",
+        f"this {name} has version {quoted}; this nbcache reads version 1",
         next_step="upgrade nbcache here: pip install --upgrade nbcache",
     )

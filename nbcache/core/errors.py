@@ -1,7 +1,7 @@
-"""The errors that nbcache raises: each says what went wrong, where, and what to do next.
+"""The errors that nbcache raises. Each says what went wrong, where, and what to do next.
 
-A cache miss is no error. None of these reaches a user's cell, unless the user asked for it
-(`--require-hit`, a magic with bad arguments) or trust is at stake.
+A cache miss is no error. An error reaches a user's cell only if the user asked for it (`--require-hit`, a
+magic with bad arguments) or trust is at stake.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NbcacheError(Exception):
         return f"{what} ({printable(self.where)})" if self.where else what
 
     def with_next_step(self) -> str:
-        """Return what and where, and what next, as one line of a notice."""
+        """Return what, where and what next, as one line of a notice."""
         return f"{self}. Next: {printable(self.next_step)}" if self.next_step else str(self)
 
     def diagnostics(self) -> list[str]:
@@ -46,15 +46,15 @@ class ConfigError(NbcacheError):
 
 
 class StoreError(NbcacheError):
-    """A store could not do what it was asked."""
+    """A store could not carry out an operation."""
 
 
 class StoreUnavailable(StoreError):
-    """A store cannot be reached or used at all: missing rights, foreign owner, no connection."""
+    """A store cannot be used: missing rights, another owner, or no connection."""
 
 
 class StoreReadOnly(StoreError):
-    """A write was asked of a store that only reads."""
+    """A write to a read-only store."""
 
 
 class StoreFull(StoreError):
@@ -62,7 +62,7 @@ class StoreFull(StoreError):
 
 
 class FormatError(NbcacheError):
-    """Bytes that nbcache read are not what its formats allow."""
+    """Bytes that nbcache read do not match their format."""
 
 
 class CorruptEntry(FormatError):
@@ -70,7 +70,7 @@ class CorruptEntry(FormatError):
 
 
 class CorruptSnapshot(FormatError):
-    """A snapshot's archive is broken, or its parts do not belong together: nothing of it is used."""
+    """A snapshot's archive is damaged or its parts do not match; nothing of it is used."""
 
 
 class UnsupportedVersion(FormatError):
@@ -78,7 +78,7 @@ class UnsupportedVersion(FormatError):
 
 
 class TrustError(NbcacheError):
-    """Nobody whom the user trusts answers for an artifact, or keys cannot be read: nothing of it is used."""
+    """No trusted signer has signed an artifact, or keys cannot be read; nothing of it is used."""
 
 
 class Unsigned(TrustError):
@@ -86,36 +86,36 @@ class Unsigned(TrustError):
 
 
 class BadSignature(TrustError):
-    """A signature is not that of the contents that it stands beside."""
+    """A signature does not match its contents."""
 
 
 class UntrustedSigner(TrustError):
-    """A snapshot was signed by someone whom the user has not named."""
+    """An untrusted signer has signed a snapshot."""
 
 
 class SnapshotError(NbcacheError):
-    """A snapshot could not be taken or used."""
+    """A snapshot could not be written or used."""
 
 
 class MissingArtifact(SnapshotError):
-    """Artifacts that a snapshot in a store names are gone."""
+    """A store no longer holds artifacts that a snapshot in it names."""
 
 
 class EnvironmentMismatch(SnapshotError):
-    """A snapshot holds nothing that fits this machine; `differences` says why, one line for a component."""
+    """A snapshot has no part for this environment; `differences` has a line for each component."""
 
     def __init__(self, what: str, differences: Sequence[str], *, where: str | None = None):
         super().__init__(what, where=where, next_step="take a snapshot on a machine like this one, or here")
         self.differences = tuple(differences)
 
     def diagnostics(self) -> list[str]:
-        first, *rest = super().diagnostics()
-        return [first, *(f"  {printable(line)}" for line in self.differences), *rest]
+        first, *more = super().diagnostics()
+        return [first, *(f"  {printable(line)}" for line in self.differences), *more]
 
 
 class UnsupportedTorch(NbcacheError):
-    """A private part of torch that nbcache builds on is not there in this version."""
+    """torch lacks a private API that nbcache needs."""
 
 
 class HitRequired(NbcacheError):
-    """A cell that was run with `--require-hit` compiled something."""
+    """A cell with `--require-hit` compiled a graph."""

@@ -1,4 +1,4 @@
-"""Files that people see and share: read within a bound, and replaced whole."""
+"""Reads files up to a bound, and replaces them atomically."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from nbcache.core.errors import SnapshotError
 
 _LOCK_SECONDS = 30.0
-"""The longest wait for another writer: any user who can read the folder can hold its lock."""
+"""The longest wait for another writer; any user who can read the folder can hold its lock."""
 _LOCK_PAUSE = 0.01
 _ABANDONED_SECONDS = 3600.0
 """After this time a temporary file belongs to a writer that was killed."""
 
 
 def read(path: Path, *, max_bytes: int) -> bytes:
-    """Return the bytes of the file at `path`; SnapshotError where it cannot be read, or is longer."""
+    """Return the bytes of the file at `path`; SnapshotError if it is unreadable or longer."""
     try:
         # O_NONBLOCK: a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -30,7 +30,7 @@ def read(path: Path, *, max_bytes: int) -> bytes:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise SnapshotError("this is no file", where=str(path), next_step="check the path")
-            # Of one that is too long nothing is read. It may grow meanwhile.
+            # A file that is too long is not read; another one may grow meanwhile.
             data = stream.read(max_bytes + 1) if status.st_size <= max_bytes else None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         step = "check the path, and that it is yours to read"
@@ -48,10 +48,10 @@ def _file_error(
 
 
 def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: int) -> bool:
-    """Replace the file at `path` by what `change` makes of its bytes, None where it is not there.
+    """Replace the file at `path` by `change(bytes)`, or by `change(None)` for a new file.
 
-    One process of this machine at a time; a reader, or a writer that is killed, finds the old file or the new
-    one whole. Returns whether anything changed. Raises SnapshotError where it cannot be written.
+    One process of this machine writes at a time. A reader finds the old or the new file whole, even if the
+    writer is killed. Return whether the content changed; SnapshotError if the file cannot be written.
     """
     try:
         path = path.resolve()
@@ -59,12 +59,12 @@ def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: in
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name too long, a NUL
         raise SnapshotError(f"the path cannot be used: {error}", where=str(path)) from error
     with _alone(path.parent):
-        before = read(path, max_bytes=max_bytes) if path.exists() else None
-        after = change(before)
-        if after == before:
+        content = read(path, max_bytes=max_bytes) if path.exists() else None
+        new_content = change(content)
+        if new_content == content:
             return False
         try:
-            _replace(path, after)
+            _replace(path, new_content)
         except OSError as error:
             step = "free disk space or choose another path: what was there is as it was"
             raise _file_error("the file cannot be written", error, path, step) from error
@@ -73,7 +73,7 @@ def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: in
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock; where its filesystem has none, the last writer of two wins."""
+    """Hold a folder's lock. On a filesystem without locks, the last of two writers wins."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -127,11 +127,11 @@ def write_whole(
     folder: Path | None = None,
     descriptors: tuple[int | None, int | None] = (None, None),
 ) -> None:
-    """Write a file so that every reader finds the old one or the new one, whole; OSError where that fails.
+    """Write a file atomically: every reader finds the old or the new one whole; OSError on failure.
 
-    `mode` are its permissions, by default the process's. `durable` waits until it is on the disk. Without
-    `replace`, an existing file stays. The temporary file is in `folder`, by default beside the file.
-    `descriptors` are of the folders that the paths of the temporary file and of the file begin in.
+    `mode`: permissions, by default the process's. `durable`: wait until the file is on the disk. Without
+    `replace`, an existing file stays. `folder`: the folder of the temporary file, by default the file's.
+    `descriptors`: of the folders to which the temporary path and the file's path are relative.
     """
     source, target = descriptors
     unique = f"{os.getpid()}-{secrets.token_hex(8)}"

@@ -39,7 +39,7 @@ def components(values: Mapping[str, object]) -> tuple[Component, ...]:
 
 
 def digest(parts: Iterable[Component]) -> str:
-    """Return the SHA-256 of `parts` in order, of which each text follows its length in bytes."""
+    """Return the SHA-256 of `parts` in order; each text follows its length in bytes."""
     state = hashlib.sha256(b"nbcache key 1\n")
     for part in parts:
         for text in (part.label, part.value):
@@ -50,11 +50,11 @@ def digest(parts: Iterable[Component]) -> str:
 
 
 def diff(old: Iterable[Component], new: Iterable[Component]) -> list[Difference]:
-    """Return what differs between two keys, in label order; empty when they are equal."""
-    before = {part.label: part.value for part in old}
-    after = {part.label: part.value for part in new}
+    """Return the components that differ between two keys, in the order of their labels."""
+    old_values = {part.label: part.value for part in old}
+    new_values = {part.label: part.value for part in new}
     return [
-        Difference(label, before.get(label), after.get(label))
-        for label in sorted(before.keys() | after.keys())
-        if before.get(label) != after.get(label)
+        Difference(label, old_values.get(label), new_values.get(label))
+        for label in sorted(old_values.keys() | new_values.keys())
+        if old_values.get(label) != new_values.get(label)
     ]

@@ -1,7 +1,7 @@
-"""The logger `nbcache`: what is looked up where, why it is used or not, and faults with their tracebacks.
+"""The logger `nbcache` explains lookups and decisions, and has the tracebacks of faults.
 
-It is off the screen, unless the setting `log` says otherwise; then handlers of other loggers are not asked.
-What may be a secret in a URL is taken out before any handler sees it, whoever has installed that.
+The setting `log` writes it to the screen; records then do not reach handlers of other loggers. Parts of a URL
+that may be secret are removed before any handler sees them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _URL = re.compile(r"[\w+.-]+://\S+")
 
 
 class _Logger(logging.Logger):
-    """Fails no caller, and shows handlers no secrets."""
+    """Removes secrets from records, and never raises."""
 
     _formatter = logging.Formatter()
 
@@ -28,16 +28,16 @@ class _Logger(logging.Logger):
             if record.exc_info:
                 record.exc_text = _without_secrets(self._formatter.formatException(record.exc_info))
                 record.exc_info = None
-            if (records := getattr(_here, "records", None)) is not None:
+            if (records := getattr(_thread, "records", None)) is not None:
                 records.append(record)
             else:
                 super().handle(record)
-        except Exception:  # a cell is worth more than a line about it
+        except Exception:  # a fault in logging must not fail a cell
             pass
 
 
 class _OnScreen(logging.Handler):
-    """Writes to what `sys.stderr` is now: a notebook's kernel has another one than it began with."""
+    """Writes to the current `sys.stderr`: a notebook's kernel replaces it after its start."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(clean(self.format(record)), file=sys.stderr)
@@ -49,38 +49,38 @@ def _without_secrets(text: str) -> str:
 
 
 logger = logging.getLogger("nbcache")
-logger.__class__ = _Logger  # somebody may have asked for this logger before
+logger.__class__ = _Logger  # the logger may exist already
 logger.addHandler(logging.NullHandler())
 _screen = _OnScreen()
 _screen.setFormatter(logging.Formatter("nbcache %(asctime)s.%(msecs)03d %(message)s", "%H:%M:%S"))
-_here = threading.local()
-"""`records`: what this thread has logged since `defer`; None outside."""
-_before: list[tuple[int, bool]] = []
-"""The level, and whether the handlers of other loggers are asked, as they were found."""
+_thread = threading.local()
+"""`records`: this thread's records since `defer`; None outside of it."""
+_original: list[tuple[int, bool]] = []
+"""Level and `propagate` of the logger before `show` changed them."""
 
 
 def defer() -> None:
-    """Keep what this thread logs until `deliver`: no handler runs before."""
-    _here.records = []
+    """Keep the records of this thread until `deliver`, so that no handler runs meanwhile."""
+    _thread.records = []
 
 
 def deliver() -> None:
-    """Hand on what this thread has logged since `defer`."""
-    records, _here.records = getattr(_here, "records", None), None
+    """Pass this thread's records since `defer` to the handlers."""
+    records, _thread.records = getattr(_thread, "records", None), None
     for record in records or ():
         logger.handle(record)
 
 
 def show(level: str) -> None:
-    """Show what is logged from `level` on, one of `LEVELS`; with `off`, leave it to other handlers."""
+    """Write records from `level` on to the screen; `off` leaves them to other handlers."""
     if level == "off":
         logger.removeHandler(_screen)
-        if _before:
-            before, logger.propagate = _before.pop()
-            logger.setLevel(before)
+        if _original:
+            level_found, logger.propagate = _original.pop()
+            logger.setLevel(level_found)
         return
-    if not _before:
-        _before.append((logger.level, logger.propagate))
+    if not _original:
+        _original.append((logger.level, logger.propagate))
     logger.propagate = False
     logger.setLevel(level.upper())
     logger.addHandler(_screen)

@@ -1,4 +1,4 @@
-"""The values that nbcache passes around: frozen, and known to every layer."""
+"""Frozen values that all layers share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Level(enum.StrEnum):
 
 
 Source: TypeAlias = tuple[Level, str]
-"""A level, and in words what of it: the name of a snapshot or of a shared store."""
+"""A level, and the name of the snapshot or shared store in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class Provenance:
 
 
 UNSIGNED = Provenance(b"", b"")
-"""That of what came from elsewhere, and nobody says who compiled it."""
+"""For an artifact from elsewhere whose compiler is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRef:
-    """An artifact named without its content: what a manifest lists."""
+    """An artifact without its content, as a manifest lists it."""
 
     type: str
     key: str
@@ -91,9 +91,9 @@ class ArtifactRef:
     provenance: Provenance | None = field(default=None, repr=False)
     """Its maker; None for what this user compiled here."""
 
-    def not_after(self, now: float) -> ArtifactRef:
-        """Return the reference with no time later than `now`: whoever wrote it may have had another clock."""
-        return replace(self, created=min(self.created, now), used=min(self.used, now))
+    def not_after(self, limit: float) -> ArtifactRef:
+        """Return the reference with no time later than `limit`: its writer's clock may be fast."""
+        return replace(self, created=min(self.created, limit), used=min(self.used, limit))
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -102,7 +102,7 @@ class ArtifactRef:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The labelled components that compiled code is bound to: torch build, Python, CPU features, …"""
+    """The labelled components that compiled code depends on: torch build, Python, CPU features, …"""
 
     components: tuple[Component, ...]
 
@@ -133,7 +133,7 @@ class GraphSummary:
     """Digests of the artifacts of its function in that cell: it needs no others."""
     threads: int = 0
     maker: str = ""
-    """Fingerprint of who compiled it, where that is not who publishes this; else empty."""
+    """Fingerprint of its compiler if that is not the publisher; else empty."""
     components: str = ""
     """The parts of its key, as `nbcache.kernel.explain` writes them, or empty."""
 
@@ -161,7 +161,7 @@ class Manifest:
 
     @property
     def digests(self) -> frozenset[str]:
-        """The artifacts that it names; several keys may have one, as facts that were found do."""
+        """The digests of its artifacts; several keys may have the same content."""
         return frozenset(ref.digest for ref in self.artifacts)
 
 
@@ -174,7 +174,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot's manifest: all that it says of itself, and nothing that runs."""
+    """A snapshot's manifest; it holds no code."""
 
     notebook: str
     """File name of the notebook, without folders; empty where there was none."""
@@ -184,7 +184,7 @@ class Snapshot:
     """One for each environment, none of them with the notebook's path."""
     contents: Mapping[str, Packed]
     user: str = ""
-    """The user who took it, by their own account, or empty."""
+    """The user who took it, as they call themselves, or empty."""
     host: str = ""
 
     def __post_init__(self) -> None:
@@ -199,11 +199,11 @@ class SnapshotTaken:
     artifacts: int
     packed_bytes: int
     changed: bool
-    """False where all of it was there already."""
+    """False if the destination had all of it already."""
     missing: int = 0
-    """Artifacts that it should hold, and that are not stored any more."""
+    """The number of its artifacts that the store no longer holds."""
     left: int = 0
-    """Versions under its name in a store that were left beside: of strangers, or damaged."""
+    """The number of strangers' or damaged versions under its name that stay in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,4 +214,4 @@ class SnapshotRestored:
     graphs: int
     artifacts: int
     pending: bool = False
-    """True where torch is not imported yet: what fits is restored as soon as it is."""
+    """True before torch is imported: the part that fits is restored right after the import."""

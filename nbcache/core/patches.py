@@ -1,4 +1,4 @@
-"""Patches that can be taken back, hooks that cannot fail their caller, and code that runs after an import."""
+"""Patches that can be undone, hooks that cannot fail their caller, and actions after imports."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ _OF_CACHED = ("cache_clear", "cache_info", "cache_parameters")
 
 
 class Intended(Exception):
-    """Base of the errors that a hook raises on purpose."""
+    """Base class of errors that a hook raises on purpose."""
 
 
 class Patches:
-    """Replaces attributes, and remembers their values: the hooks of one part of nbcache."""
+    """Replaces attributes and can restore them: the hooks of one part of nbcache."""
 
     def __init__(
         self,
         on_fault: Callable[[Exception], object] = lambda error: None,
         places: Mapping[str, str | None] | None = None,
     ) -> None:
-        """`places` are the attributes that may be replaced, with their parameters; None allows all.
+        """`places` maps the attributes that may be replaced to their parameters; None allows all.
 
-        `on_fault` gets the first exception of a hook; from then on all hooks here do nothing.
+        `on_fault` gets the first exception of a hook; all hooks of this object then do nothing.
         """
         self._undo: list[Callable[[], None]] = []
         self._on_fault = on_fault
         self._places = places
         self.hooks: list[tuple[Any, str]] = []
         self.off = False
-        """True where the hooks here only call the originals: one has failed, or `restore` was called."""
+        """True after a hook has failed or `restore` was called: hooks then only call the originals."""
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Set `owner.name` of a class or module until `restore`; AttributeError where it has none."""
+        """Set an attribute of a class or module until `restore`; AttributeError if it does not exist."""
         self._parameters(owner, name)
         getattr(owner, name)
-        before = vars(owner).get(name, _ABSENT)
+        original = vars(owner).get(name, _ABSENT)
 
         def undo() -> None:
             if vars(owner).get(name, _ABSENT) is not value:
-                return  # another patch is over ours
-            if before is _ABSENT:
+                return  # somebody has patched it again
+            if original is _ABSENT:
                 delattr(owner, name)
             else:
-                setattr(owner, name, before)
+                setattr(owner, name, original)
 
-        self._undo.append(undo)  # before the attribute is set: an interrupt may come between
+        self._undo.append(undo)  # first, since an interrupt may come before the attribute is set
         setattr(owner, name, value)
 
     def hook(self, owner: Any, name: str, stand_in: Callable[..., Any]) -> None:
         """Call `stand_in(original, …)` with the arguments of each call of `owner.name`, until `restore`.
 
-        Where `stand_in` fails, the caller gets the result of the original, which is called if it was not yet.
-        Only errors of the original, and `Intended`, pass. `stand_in` may be a generator function if the
-        original returns an iterator. TypeError where the original takes other parameters than `places` says.
+        If `stand_in` raises, the caller gets the result of the original, which runs only once. Only errors of
+        the original, and `Intended`, reach the caller. `stand_in` may be a generator function if the original
+        returns an iterator. TypeError if the original's parameters differ from those in `places`.
         """
         takes = self._parameters(owner, name)
         descriptor = inspect.getattr_static(owner, name)
@@ -90,14 +90,14 @@ class Patches:
         raise TypeError(f"{name} of {owner!r} is not in the table of hooks")
 
     def within(self, on_fault: Callable[[Exception], object] = lambda error: None) -> Patches:
-        """Return further patches, which may replace the same attributes."""
+        """Return new patches for the same attributes."""
         return Patches(on_fault, self._places)
 
     def wrapped(self, original: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that calls `stand_in(original, …)`, and cannot fail its caller: see `hook`."""
+        """Return a function that calls `stand_in(original, …)` as `hook` does."""
 
-        def hooked(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True  # IPython shows users' errors without what stands between them and torch
+        def hook(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True  # IPython leaves this frame out of tracebacks
             if self.off:
                 return original(*args, **kwargs)
             call = _Call(original)
@@ -111,12 +111,12 @@ class Patches:
                 self.fail(error)
             return call.result(*args, **kwargs)
 
-        return hooked
+        return hook
 
     def _generator(
         self, original: Callable[..., Any], stand_in: Callable[..., Iterator[Any]]
     ) -> Callable[..., Any]:
-        def hooked(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        def hook(*args: Any, **kwargs: Any) -> Iterator[Any]:
             call = _Iteration(original)
             if not self.off:
                 try:
@@ -132,14 +132,14 @@ class Patches:
                     self.fail(error)
             yield from call.rest(*args, **kwargs)
 
-        return hooked
+        return hook
 
     def fail(self, error: Exception) -> None:
-        """Switch all hooks here off, and report the first fault."""
+        """Turn all hooks of this object off, and report the first fault."""
         if self.off:
             return
         self.off = True
-        with suppress(Exception):  # a fault in the report is no reason to fail a cell either
+        with suppress(Exception):  # a fault in the report must not fail a cell
             self._on_fault(error)
         logger.info("a hook of torch failed", exc_info=error)
 
@@ -147,7 +147,7 @@ class Patches:
         self._undo.append(action)
 
     def restore(self) -> None:
-        """Put the originals back, newest first; a hook that somebody has wrapped only calls its original."""
+        """Restore the originals, newest first. A hook that somebody has wrapped only calls its original."""
         self.off = True
         self.hooks.clear()
         while self._undo:
@@ -155,7 +155,7 @@ class Patches:
 
 
 class _Call:
-    """Calls an original function, and remembers the result."""
+    """Calls an original function and stores its result."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
@@ -174,20 +174,20 @@ class _Call:
         return self._returned
 
     def result(self, *args: Any, **kwargs: Any) -> Any:
-        """Return or raise the result of the call; without one, call it with these arguments."""
+        """Return or raise the result of the earlier call, or else of a call with these arguments."""
         if self.raised is not None:
             raise self.raised
         return self._returned if self._called else self._original(*args, **kwargs)
 
 
 class _Iteration:
-    """Iterates over an original's items, and goes on with them where the hook has stopped."""
+    """Iterates over an original's items, and continues after the last item that the caller got."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
         self._iterator: Iterator[Any] | None = None
         self._pending: list[Any] = []
-        """The item that the hook has taken last, and not handed on."""
+        """The last item that the hook took, unless it has yielded it."""
         self.raised: BaseException | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -197,7 +197,7 @@ class _Iteration:
             for item in self._iterator:
                 self._pending = [item]
                 yield item
-            self._pending = []  # the hook has asked for more: it has passed the last one over
+            self._pending = []  # the hook skipped the last item and asked for the next one
         except BaseException as error:
             self.raised = error
             raise
@@ -206,7 +206,7 @@ class _Iteration:
         self._pending = []
 
     def rest(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Yield the items that the caller has not got yet."""
+        """Yield the items after the last one that the caller got."""
         if self.raised is not None and not isinstance(self.raised, GeneratorExit):
             raise self.raised
         yield from self._pending
@@ -214,31 +214,31 @@ class _Iteration:
 
 
 def check_parameters(original: Any, name: str, takes: str | None) -> None:
-    """Raise TypeError where `original` is no function, or takes other parameters than `takes`: see `Hook`."""
+    """Raise TypeError unless `original` is a function with the parameters `takes`: see `Hook`."""
     if not callable(original):
         raise TypeError(f"{name} is no function")
     if takes is None:
         return
-    known, only = takes.split(), True
-    if known[-1:] == ["…"]:
-        known, only = known[:-1], False
+    expected, is_complete = takes.split(), True
+    if expected[-1:] == ["…"]:
+        expected, is_complete = expected[:-1], False
     try:
         parameters = inspect.signature(original).parameters.values()
-    except ValueError:  # it is written in C, and does not tell
+    except ValueError:  # a function in C without a signature
         return
     kinds = {parameter.name: parameter.kind for parameter in parameters}
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     names = [name for name, kind in kinds.items() if kind not in variable]
     if variable[0] in kinds.values():  # perhaps somebody has wrapped it
-        known = known[: len(names)]
-    if (names if only else names[: len(known)]) != known:
+        expected = expected[: len(names)]
+    if (names if is_complete else names[: len(expected)]) != expected:
         raise TypeError(f"{name} takes ({', '.join(map(str, parameters))})")
 
 
 class ImportHook(importlib.abc.MetaPathFinder):
-    """Calls a function, once, when a module is imported, as the last part of the module's execution.
+    """Runs an action once at the end of a module's execution, before its importer gets the module.
 
-    So nobody sees the module without it. A module in `around` is executed within that context.
+    A module in `around` is executed within that context.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
         self._around = dict(around)
 
     def install(self) -> None:
-        """Watch imports; act at once on modules that are there."""
+        """Follow imports, and run the actions of modules that are imported already."""
         for name in list(self._actions):
             module = sys.modules.get(name)
             spec = getattr(module, "__spec__", None)
@@ -284,7 +284,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
         return None
 
     def imported_ahead(self, names: Iterable[str]) -> None:
-        """Act on modules that were executed before the fork of a kernel; the nursery calls it."""
+        """Run the actions of modules that the nursery executed before it forked this kernel."""
         for name in filter(self._actions.__contains__, names):
             self._actions.pop(name)(sys.modules[name])
 
@@ -293,7 +293,7 @@ class ImportHook(importlib.abc.MetaPathFinder):
             return
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the method of the loader's class is back
+            del loader.exec_module  # restores the method of the loader's class
             with self._around.pop(name, nullcontext)():
                 execute(module)
             if action := self._actions.pop(name, None):

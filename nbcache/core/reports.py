@@ -1,4 +1,4 @@
-"""Graphs that were compiled or restored: the rows of every report, and the compile that runs now."""
+"""Records of graphs, for reports and the live line."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from nbcache.core.key import sha256
 from nbcache.core.model import Direction, Level, Outcome
 
 PHASES = ("trace", "dynamo", "aot", "inductor", "build", "wait", "load")
-"""The phases of `GraphRecord.seconds`, in the order in which a compile goes through them.
+"""The phases of `GraphRecord.seconds`, in the order of a compile.
 
-`trace` is looking for a stored trace and checking it; `build` is the C++ or Triton compiler; `wait` is for
-another kernel that compiles the same graph; `load` is reading from caches and loading kernels.
+`trace` looks for a stored trace and checks it; `build` runs the C++ or Triton compiler; `wait` waits for
+another kernel that compiles the same graph; `load` reads from caches and loads kernels.
 """
 
 RESUMED = " (resumed)"
-"""The end of the name of a function that goes on after a graph break."""
+"""Suffix of the name of a function that continues after a graph break."""
 _TRACE_FITS = "not traced: "
 
 
 def bare_name(function: str) -> str:
-    """Return what the parts of a function share: after a break, torch names them without their class."""
+    """Return the name that all parts of a function share: after a break, torch omits its class."""
     return function.removesuffix(RESUMED).rpartition(".")[2]
 
 
 def has_own_name(function: str) -> bool:
-    """Return whether a function has a name by which it is known again, as a lambda has not."""
+    """Return whether the name identifies a function; False for a lambda."""
     return not function.removesuffix(RESUMED).endswith("<lambda>")
 
 
 def cost_of_hit(reason: str | None) -> str:
-    """Return the notes in a hit's reason that name a cost, without the one that a stored trace fits."""
+    """Return the notes in a hit's reason that name a cost: all but the one that its trace fits."""
     notes = (reason or "").split("; ")
     return "; ".join(note for note in notes if not note.startswith(_TRACE_FITS))
 
@@ -60,9 +60,9 @@ class Difference:
     what: str
     before: str
     now: str
-    """Empty, as `before` is, where there is nothing short to show."""
+    """Empty, like `before`, if the values are too long to show."""
     where: str = ""
-    """The line that it stands in now, `In[4]:7`; empty where that is not known."""
+    """The current line, `In[4]:7`, or empty if it is unknown."""
 
     def words(self) -> str:
         at = f" ({self.where})" if self.where else ""
@@ -73,11 +73,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The differences of a graph that missed from the nearest stored one."""
+    """The differences between a graph that missed and the nearest stored one."""
 
     nearest: str
     differences: tuple[Difference, ...]
-    """The differences, the most telling first; at least one."""
+    """At least one; the most informative first."""
 
     def clause(self) -> str:
         first, *more = (difference.words() for difference in self.differences)
@@ -95,37 +95,37 @@ class GraphRecord:
     cell: Cell | None = None
     """The cell that was running when the graph compiled; None outside any cell."""
     function_cell: Cell | None = None
-    """The cell that defines the function; None where it comes from a module."""
+    """The cell that defines the function; None for a function of a module."""
     location: str = ""
     """`file:line` of the function, `In[3]:5` for one that is defined in a cell."""
     level: Level | None = None
     source: str | None = None
-    """The place of the hit, in words: `torch's cache folder`, `local store`."""
+    """The source of a hit, in words: `torch's cache folder`, `local store`."""
     reason: str | None = None
-    """Why it missed, was bypassed or is disabled; on a hit, what had to be done all the same."""
+    """The reason of a miss, bypass or disabled cache; for a hit, the remaining cost."""
     key: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds by phase (`PHASES`, absent where zero) and their sum `total`."""
     saved_seconds: float | None = None
-    """Seconds that compiling took when the artifact was made, less those spent now; None off a hit."""
+    """Seconds of the compile that made the artifact, less the seconds spent now; None unless it hit."""
     operators: int | None = None
-    """Operators in the traced graph; None for a backward graph, which is not traced on its own."""
+    """Operators in the traced graph; None for a backward graph, which has no trace."""
     kernels: int = 0
     kernels_compiled: int = 0
-    """Those of them that were compiled now; the others came from a cache."""
+    """The kernels that were compiled now; the others came from a cache."""
     bytes: Mapping[str, int] = field(default_factory=dict)
     recompile_reason: str | None = None
     versions: int = 0
-    """The versions of its function that torch holds, this one included; 0 where this is no recompile."""
+    """Versions of its function that torch holds, including this one; 0 unless this is a recompile."""
     recompile_limit: int = 0
-    """The most that it holds, before other calls run eagerly; 0 where that is not known."""
+    """Versions that torch holds at most; further calls run eagerly. 0 if unknown."""
     graph_break_reason: str | None = None
     threads: int = 0
     trace: str | None = None
-    """The fate of the stored trace: `adopted`, `outdated`; `agrees` or `differs`, where it was audited."""
+    """The stored trace: `adopted` or `outdated`; `agrees` or `differs` after an audit."""
     components: str = field(default="", repr=False)
     explanation: Explanation | None = field(default=None, repr=False)
-    """Its differences from the nearest stored one; None on a hit, and where there are none."""
+    """Its differences from the nearest stored graph; None for a hit and if there are none."""
     code_path: str = field(default="", repr=False)
 
     @property
@@ -137,7 +137,7 @@ class GraphRecord:
         return self.cell.digest if self.cell else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON values, by the stable names that docs/json.md documents."""
+        """Return JSON values under the stable names in docs/json.md."""
         shown = {item.name: getattr(self, item.name) for item in fields(self) if item.repr}
         return shown | {
             "cell": self.cell and asdict(self.cell),
@@ -155,7 +155,7 @@ class GraphRecord:
 
 @dataclass(frozen=True, slots=True)
 class GraphContents:
-    """The contents of a graph, read when somebody looks at it, and kept nowhere."""
+    """Guards and code of a graph. They are read on demand and not stored."""
 
     guards: tuple[str, ...] = ()
     no_guards: str = ""
@@ -178,7 +178,7 @@ class CellReport:
     cell: Cell | None
     graphs: tuple[GraphRecord, ...]
     seconds: float
-    """Wall seconds of the cell, compiling and everything else."""
+    """Wall seconds of the cell."""
     notices: tuple[str, ...] = ()
     """One-line warnings to show once: a level that failed, a setting torch ignores."""
     name: str | None = None
@@ -219,9 +219,9 @@ class Activity:
     seconds: float
     graphs_done: int
     compiled_by: str = ""
-    """The user of the other kernel that compiles it, if this one waits for one."""
+    """The user of the kernel that compiles it, if this kernel waits for another one."""
     compiled_since: float = 0.0
-    """Unix seconds at which they began, by their clock."""
+    """Unix seconds of their start, by their clock."""
     backward: bool = False
     usual_seconds: float = 0.0
     """The usual seconds of this compile; 0 where they are unknown."""

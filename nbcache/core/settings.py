@@ -1,4 +1,4 @@
-"""Settings: frozen, typed, and each value knows where it came from."""
+"""nbcache's settings, their values, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from nbcache.core.text import redacted
 
 class Policy(enum.StrEnum):
     STRICT = "strict"
-    """Signed by oneself, or by a signer who is trusted."""
+    """Artifacts run if the user or a trusted signer has signed them."""
     ASK = "ask"
-    """As strict, and the user is asked to trust an unknown signer whose snapshot comes along."""
+    """Like `strict`; nbcache also asks the user whether to trust the signer of a notebook's snapshot."""
     OFF = "off"
-    """Anyone's, unsigned as well; it stays of whom it is. A signature that is there must be right."""
+    """Artifacts of anybody run, unsigned ones included; a signature must be valid."""
 
 
 _TORCHS_REMOTE_CACHES = [
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE" for name in ("FX_GRAPH", "AUTOGRAD", "AUTOTUNE")
 ]
-"""With one of these set, the user shares by the Redis that torch's other variables name."""
+"""If one of these is set, the user shares by the Redis that torch's other variables name."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -82,7 +82,7 @@ class _OneOf:
         text = dict(self.aliases).get(text, text)
         if text not in self.values:
             raise ValueError(f"{', '.join(self.values[:-1])} or {self.values[-1]} is needed")
-        return self.values[self.values.index(text)]  # of an enumeration, its member
+        return self.values[self.values.index(text)]  # the member of an enumeration
 
 
 def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bool = False) -> Any:
@@ -182,32 +182,32 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
-        """Return the settings that `environ` asks for: `NBCACHE_<NAME>`, the default where it is not set."""
+        """Return the settings in `environ`: the variables `NBCACHE_<NAME>`, or the defaults."""
         settings = cls()
         for name in cls.names():
             variable = f"NBCACHE_{name.upper()}"
             if value := environ.get(variable, "").strip():
                 settings = settings.with_value(name, value, origin=f"environment, {variable}")
-        wanted = [name for name in _TORCHS_REMOTE_CACHES if environ.get(name) == "1"]
-        if wanted and "NBCACHE_SHARED_URL" not in environ:  # empty, it says: to none
+        enabled = [name for name in _TORCHS_REMOTE_CACHES if environ.get(name) == "1"]
+        if enabled and "NBCACHE_SHARED_URL" not in environ:  # an empty value turns sharing off
             url, variable = torchs_url(environ)
-            variable = variable if variable in environ else wanted[0]
+            variable = variable if variable in environ else enabled[0]
             settings = settings.with_value("shared_url", url, origin=f"environment, {variable}")
         return settings
 
-    def with_value(self, name: str, text: str, *, origin: str, others: Sequence[str] = ()) -> Settings:
-        """Return these settings with `name` read from `text`; `others` are names that may have been meant."""
-        known = self._fields()
-        if name not in known:
-            near = get_close_matches(name, known, n=1) or get_close_matches(name.upper(), others, n=1)
-            listed = ", ".join([*known, *others])
+    def with_value(self, name: str, text: str, *, origin: str, more: Sequence[str] = ()) -> Settings:
+        """Return these settings with `name` parsed from `text`; errors suggest names, also of `more`."""
+        settings = self._fields()
+        if name not in settings:
+            near = get_close_matches(name, settings, n=1) or get_close_matches(name.upper(), more, n=1)
+            listed = ", ".join([*settings, *more])
             raise ConfigError(
                 f"there is no setting {name!r}",
                 where=origin,
                 next_step=f"did you mean {near[0]!r}?" if near else f"the settings are: {listed}",
             )
         try:
-            value = known[name].metadata["parse"](text)
+            value = settings[name].metadata["parse"](text)
         except ValueError as error:
             raise ConfigError(
                 f"{name}={text!r} cannot be used: {error}",
@@ -218,10 +218,10 @@ class Settings:
         return replace(self, **change, origins={**self.origins, name: origin})
 
     def to_env(self) -> dict[str, str]:
-        given = {name: self.text(name) for name in self.names() if name in self.origins}
-        if "shared_url" in given:
-            given["shared_url"] = self.shared_url
-        return {f"NBCACHE_{name.upper()}": text for name, text in given.items()}
+        values = {name: self.text(name) for name in self.names() if name in self.origins}
+        if "shared_url" in values:
+            values["shared_url"] = self.shared_url
+        return {f"NBCACHE_{name.upper()}": text for name, text in values.items()}
 
     def origin(self, name: str) -> str:
         return self.origins.get(name, "default")
@@ -232,14 +232,14 @@ class Settings:
 
     @classmethod
     def choices(cls, name: str) -> tuple[str, ...]:
-        """Return the values that `name` can have, where they are few; else, and of no setting, nothing."""
+        """Return the values of a setting that has few; else an empty tuple, also for unknown names."""
         parse = cls._fields()[name].metadata["parse"] if name in cls.names() else None
         if parse is _switch:
             return ("on", "off")
         return parse.values if isinstance(parse, _OneOf) else ()
 
     def text(self, name: str) -> str:
-        """Return the value of `name` as a person would write it, without what may be a secret."""
+        """Return the value of `name` as a user would write it, without secrets."""
         value = getattr(self, name)
         if name == "shared_url":
             return redacted(self.shared_url)

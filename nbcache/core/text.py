@@ -1,4 +1,4 @@
-"""Text that people read: amounts in words, one line of anything, columns."""
+"""Texts for people: amounts with units, printable lines, columns, and URLs without secrets."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def duration(seconds: float) -> str:
     for below, digits in ((0.00995, 3), (0.995, 2), (59.95, 1)):
         if seconds < below:
             return f"{seconds:.{digits}f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest:02} s"
+        return f"{minutes} min {remainder:02} s"
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
@@ -49,12 +49,12 @@ def size(count: int) -> str:
     return f"{amount / 1000:.1f} TB"
 
 
-def percent(part: int, whole: int) -> str:
+def percent(part: int, total: int) -> str:
     """Return a share, `83 %`; 199 of 200 is not yet 100 %, nor 1 of 1000 already 0 %."""
-    if not whole:
+    if not total:
         return NOTHING
-    share = round(100 * part / whole)
-    if 0 < part < whole:
+    share = round(100 * part / total)
+    if 0 < part < total:
         share = min(max(share, 1), 99)
     return f"{share} %"
 
@@ -65,7 +65,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` without what could steer a terminal or begin a line: others may have written it."""
+    """Return `text` without control characters and line ends; a stranger may have written it."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "?" for character in text)
@@ -84,7 +84,7 @@ def one_line(text: str, limit: int = LONG) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
-    """Return rows as lines, two spaces between columns; `right` has the columns that end alike."""
+    """Return rows as lines of columns; `right` are the numbers of the columns that are aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pad = [str.rjust if i in right else str.ljust for i in range(len(widths))]
     return ["  ".join(pad[i](row[i], widths[i]) for i in range(len(widths))).rstrip() for row in rows]
@@ -96,10 +96,10 @@ def redacted(url: str) -> str:
 
 
 def _redacted(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, location = url.partition("://")
     if not separator:
         return url
     if scheme not in ("file", "local"):
-        rest = re.split(r"[?#]", rest)[0]
+        location = re.split(r"[?#]", location)[0]
     # With a password up to the last "@", since it may hold a "/" that should have been encoded.
-    return f"{scheme}://" + re.sub(r"^([^/@]*:.*|[^/@]*)@", "", rest)
+    return f"{scheme}://" + re.sub(r"^([^/@]*:.*|[^/@]*)@", "", location)

@@ -1,6 +1,6 @@
-"""Threads that do what nobody waits for, and locks in forked children.
+"""Background threads, and locks for forked children.
 
-The threads of a parent are not there in a child, but the locks that those held still are.
+A forked child has none of its parent's other threads, but the locks that they held stay locked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def start_thread(action: Callable[[], object], name: str) -> threading.Thread | None:
-    """Start `action` on a daemon thread, `nbcache-<name>`; None where no further thread can start."""
+    """Start `action` on a daemon thread, `nbcache-<name>`; None if no thread can start."""
     thread = threading.Thread(target=action, name=f"nbcache-{name}", daemon=True)
     try:
         thread.start()
@@ -30,7 +30,7 @@ def start_thread(action: Callable[[], object], name: str) -> threading.Thread | 
 
 
 def within(seconds: float, action: Callable[[], T], name: str) -> T:
-    """Return what `action` returns on a thread; TimeoutError after `seconds`, while the thread goes on."""
+    """Return the result of `action` on a thread; TimeoutError after `seconds`. The thread then goes on."""
     done: Future[T] = Future()
 
     def act() -> None:
@@ -45,7 +45,7 @@ def within(seconds: float, action: Callable[[], T], name: str) -> T:
 
 
 def countdown(timeout: float | None) -> Callable[[], float | None]:
-    """Return a function that returns how many seconds of `timeout` are left; None for no bound."""
+    """Return a function that returns the remaining seconds of `timeout`; None for no bound."""
     end = None if timeout is None else time.monotonic() + timeout
     return lambda: None if end is None else max(0.0, end - time.monotonic())
 
@@ -90,17 +90,17 @@ class Worker:
 
 class Renewed(Protocol):
     def renew(self) -> None:
-        """Make new locks, and wait for no thread: a forked child has no other thread."""
+        """Make new locks without waiting: a forked child has no other thread."""
 
 
 _renewed: weakref.WeakSet[Renewed] = weakref.WeakSet()
 
 
 def renew_in_children(renewed: Renewed) -> None:
-    """Renew an object in every process that is forked from this one, for as long as the object lives.
+    """Renew an object in every process that is forked from this one, as long as the object lives.
 
-    People fork kernels with models in them (`multiprocessing`, data loaders), and a child that compiles would
-    wait for ever for a lock that a thread of the parent happened to hold.
+    Kernels fork (`multiprocessing`, data loaders). A child that compiles would wait forever for a lock that
+    another thread of the parent held at the fork.
     """
     _renewed.add(renewed)
     _watch_forks()
@@ -108,7 +108,7 @@ def renew_in_children(renewed: Renewed) -> None:
 
 @functools.cache
 def _watch_forks() -> None:
-    """Register once a process: Python cannot remove such a hook, and ours then has nothing to do."""
+    """Register once in a process, since Python cannot remove such a hook."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_renew)
 
@@ -119,7 +119,7 @@ def _renew() -> None:
 
 
 class ForkSafeEvent(threading.Event):
-    """An event that is set in a forked child: the thread that would set it is not there."""
+    """An event that is set in a forked child, which lacks the thread that would set it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class ForkSafeEvent(threading.Event):
 
 
 class ForkSafeLock:
-    """A lock that is free in a forked child, whichever thread of the parent held it."""
+    """A lock that is free in a forked child even if another thread of the parent held it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -144,5 +144,5 @@ class ForkSafeLock:
         self._lock.acquire()
 
     def __exit__(self, *exception: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the thread that held it has forked, and this is the child
+        with contextlib.suppress(RuntimeError):  # in a child, whose parent forked while it held the lock
             self._lock.release()

@@ -562,7 +562,7 @@ class KernelVerbs(SnapshotVerbs):
             if name in cache_settings.NAMES:
                 of_torch[name] = value
                 continue
-            settings = settings.with_value(name, value, origin="%nbcache config", others=cache_settings.NAMES)
+            settings = settings.with_value(name, value, origin="%nbcache config", more=cache_settings.NAMES)
         for name, value in of_torch.items():
             self._bridge.switch_cache(name, value)
         self._session.configure(settings)
