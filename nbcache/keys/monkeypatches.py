@@ -184,7 +184,7 @@ class Originals:
 
 
 class Replacements:
-    """Finds third-party functions in the modules of torch's compiler and in their classes."""
+    """Finds third-party functions in modules and classes of torch's compiler."""
 
     def __init__(self, known: KnownPackages) -> None:
         self._known = known
@@ -214,10 +214,10 @@ class Replacements:
         attributes = vars(owner)
         entries = list(attributes.items())
         self._snapshots[place] = attributes.values(), [value for _, value in entries]
-        others = [(f"{place}.{key}", value) for key, value in entries if self._is_third_party(owner, value)]
-        others = [item for item in others if item[0] != f"{SCRATCH}.forward"]
-        if others:
-            self._others[place] = others
+        items = [(f"{place}.{key}", value) for key, value in entries if self._is_third_party(owner, value)]
+        items = [item for item in items if item[0] != f"{SCRATCH}.forward"]
+        if items:
+            self._others[place] = items
         else:
             self._others.pop(place, None)
         for key, value in entries if isinstance(owner, ModuleType) else ():

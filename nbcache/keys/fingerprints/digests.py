@@ -281,7 +281,7 @@ class Fingerprint:
         elif issubclass(kind, property):
             self._add_parts("property", value.fget, value.fset, value.fdel)
         elif issubclass(kind, CACHED):
-            self._add_cached(value)
+            self._add_cached_function(value)
             return
         elif issubclass(kind, weakref.ref):
             self._add_parts("reference", weakref.ref.__call__(value))
@@ -292,7 +292,7 @@ class Fingerprint:
         if not issubclass(kind, (staticmethod, classmethod)) or not self.known.defines(kind):
             self._add_attributes(instance_attributes(kind, value))
 
-    def _add_cached(self, function: Any) -> None:
+    def _add_cached_function(self, function: Any) -> None:
         """Add a function with an `lru_cache`; Unknown if a cached result may come from older code."""
         self._add_parts("cached", function.__wrapped__)
         code = getattr(function.__wrapped__, "__code__", None)
@@ -398,7 +398,7 @@ class Fingerprint:
         elif native is not object or not (
             state or kind is object or is_python_class(kind) or dictionary_of(value) is not None
         ):
-            self._add_pickled(kind, value)
+            self._add_by_pickling(kind, value)
 
     def _global_of(self, kind: type, value: Any) -> tuple[str, str] | None:
         """Return the module and name under which a value in C can be imported; else None."""
@@ -409,7 +409,7 @@ class Fingerprint:
                 return str(module), name
         return None
 
-    def _add_pickled(self, kind: type, value: Any) -> None:
+    def _add_by_pickling(self, kind: type, value: Any) -> None:
         if getattr(value, "nbytes", 0) > _MOST_BYTES:
             raise self.unknown("a large array")
         try:

@@ -30,7 +30,7 @@ _WRAPPERS = (functools.partial, types.MethodType, staticmethod, classmethod)
 class Running:
     """Answers which lookups may run code objects for which `is_user_code` returns True.
 
-    A lookup that calls a function in C counts as well, unless that function is known to read only.
+    A lookup that calls a function in C may run user code, too, except for a few functions that only read.
     Answers about classes are cached, so classes must not change while an instance is used.
     """
 
