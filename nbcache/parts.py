@@ -257,18 +257,11 @@ PARTS = (
         modules=("torch._inductor.remote_cache", _TUNING),
     ),
     _part(
-        recording.replace_backends,
+        recording.empty_remote_caches,
         "empty torch's remote caches while a shared level is connected",
         "torch's remote caches ask torch's own Redis, and what they find is not stored",
-        "torch._inductor.remote_cache:RedisRemoteCache.backend_override_cls",
-        "RemoteAutotuneCache._get(…)",
-        "RemoteDynamoPGOCache._get(…)",
-    ),
-    _part(
-        recording.renew_autograd_cache,
-        "the same for that of AOTAutograd, which keeps its first backend",
-        "torch's remote cache of AOTAutograd may ask torch's own Redis",
-        f"{_ENTRIES}:AOTAutogradCache.get_remote_cache()",
+        "torch._inductor.remote_cache:RedisRemoteCache._get(self, key, …)",
+        "RedisRemoteCache._put(self, key, value, …)",
     ),
     _part(
         Dependencies.follow_entries,

@@ -24,8 +24,8 @@ T = TypeVar("T")
 _DISTINGUISHED_BY = {
     "inductor": ("provide_graphs",),
     "aot_autograd": ("provide_graphs",),
-    "autotune": ("provide_autotune", "replace_backends"),
-    "pgo": ("provide_profile", "replace_backends"),
+    "autotune": ("provide_autotune", "empty_remote_caches"),
+    "pgo": ("provide_profile", "empty_remote_caches"),
 }
 """Type of artifact → the parts that distinguish hits from what torch has made here."""
 
@@ -146,54 +146,24 @@ def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None
     patches.hook(pgo, "get_local_code_state", get_local_code_state)
 
 
-_UNVERIFIED = ("RemoteAutotuneCache", "RemoteDynamoPGOCache")
-"""Remote caches of torch whose hits it records as if it had made them."""
+def empty_remote_caches(module: ModuleType, context: Context, patches: Patches) -> None:
+    """Empty torch's remote caches while the session shares: all are a `RedisRemoteCache`.
 
-
-class _WhileSharing:
-    """Value of `backend_override_cls`, which torch reads whenever it makes a cache."""
-
-    def __init__(self, session: Session, ours: Any, theirs: Any) -> None:
-        self._session = session
-        self._ours = ours
-        self._theirs = theirs
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        return self._ours if self._session.shares else self._theirs
-
-
-def replace_backends(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Empty torch's remote caches while the session shares: `RedisRemoteCache.backend_override_cls`.
-
-    While it does not share, torch's own Redis serves them. Artifacts from there are noted: they must not be
-    stored as if they had been made here.
+    While it does not share, torch's own Redis serves them. torch records the hits of two of them as if it had
+    made them. These artifacts are noted: they must not be stored as if they had been made here.
     """
-
-    class Backend(module.RemoteCacheBackend):  # type: ignore[name-defined]
-        def _get(self, *args: Any, **kwargs: Any) -> None:
-            return None
-
-        def _put(self, *args: Any, **kwargs: Any) -> None:
-            return None
-
-    cache = module.RedisRemoteCache
-    override = _WhileSharing(context.session, Backend, cache.backend_override_cls)
-    patches.set(cache, "backend_override_cls", override)
+    session = context.session
+    unverified = module.RemoteAutotuneCache, module.RemoteDynamoPGOCache
 
     def _get(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        value = original(self, *args, **kwargs)
-        loaded.unverified = None if isinstance(self.backend, Backend) else value
+        value = None if session.shares else original(self, *args, **kwargs)
+        if isinstance(self, unverified):
+            loaded.unverified = value
         return value
 
-    for name in _UNVERIFIED:
-        patches.hook(vars(module)[name], "_get", _get)
+    def _put(original: Any, *args: Any, **kwargs: Any) -> None:
+        if not session.shares:
+            original(*args, **kwargs)
 
-
-def renew_autograd_cache(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Make AOTAutograd's remote cache for each use while sharing: torch keeps the first."""
-    session, make = context.session, module.AOTAutogradCache.get_remote_cache.__wrapped__
-
-    def get_remote_cache(original: Any) -> Any:
-        return make() if session.shares else original()
-
-    patches.hook(module.AOTAutogradCache, "get_remote_cache", get_remote_cache)
+    patches.hook(module.RedisRemoteCache, "_get", _get)
+    patches.hook(module.RedisRemoteCache, "_put", _put)

@@ -68,39 +68,38 @@ import json, torch, torch._inductor.async_compile
 from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 from torch._inductor import remote_cache
 def hooks():
-    return [
-        vars(remote_cache.RedisRemoteCache).get("backend_override_cls"),
-        vars(remote_cache.RemoteAutotuneCache).get("_get"),
-        AOTAutogradCache.get_remote_cache,
-        torch._inductor.async_compile.AsyncCompile.triton,
-    ]
-def backends():
-    return [
-        type(each.backend).__name__
-        for each in (remote_cache.RemoteFxGraphCache("fx-graph-v1"), AOTAutogradCache.get_remote_cache())
-    ]
+    methods = [getattr(remote_cache.RedisRemoteCache, name) for name in ("_get", "_put")]
+    return [*methods, torch._inductor.async_compile.AsyncCompile.triton]
+def kept(text):
+    'Put a text into each cache, and return what is there.'
+    found = []
+    for each in (remote_cache.RemoteFxGraphCache("fx-graph-v1"), AOTAutogradCache.get_remote_cache()):
+        each.put("key", text)
+        found.append(each.get("key"))
+    return found
 found = hooks()
 """
     cells = [
         before,
         LOAD,
         f"session = {SESSION}",
-        tell("backends()"),
+        tell("kept('alone')"),
         CONNECT,
-        tell("backends()"),
+        tell("kept('shared')"),
         DISCONNECT,
-        tell("backends()"),
+        tell("kept('alone again')"),
         CONNECT,
         "%unload_ext nbcache",
-        tell("[backends(), hooks() == found]"),
+        tell("[kept('unloaded'), hooks() == found]"),
     ]
     notebook = run_cells(cells, env)
 
-    own = ["RedisRemoteCacheBackend"] * 2
-    assert told(notebook, 3) == own
-    assert told(notebook, 5) == ["Backend"] * 2
-    assert told(notebook, 7) == own
-    assert told(notebook, 10) == [own, True]
+    assert told(notebook, 3) == ["alone"] * 2
+    assert told(notebook, 5) == [None] * 2
+    with redis_server.client() as client:
+        assert not any(b"shared" in (client.get(key) or b"") for key in client.keys())
+    assert told(notebook, 7) == ["alone again"] * 2
+    assert told(notebook, 10) == [["unloaded"] * 2, True]
 
 
 def test_what_nobody_signed_is_not_stored_as_if_it_had_been_made_here(
