@@ -293,13 +293,6 @@ PARTS = (
         f"{_ASYNC_COMPILE}:AsyncCompile.triton(self, kernel_name, source_code, …)",
     ),
     _part(
-        events.follow_candidates,
-        "count the candidates that max-autotune times",
-        "the live line shows no progress of max-autotune",
-        "torch._inductor.select_algorithm:AlgorithmSelectorCache.benchmark_choices(cls, choices, …)",
-        "AlgorithmSelectorCache.benchmark_choice(cls, …)",
-    ),
-    _part(
         triton_kernels.bundle_what_runs,
         "bundle the Triton kernels that a graph runs, and no candidates",
         "restored graphs compile some Triton kernels again",

@@ -227,4 +227,3 @@ class Activity:
     """The usual seconds of this compile; 0 where they are unknown."""
     usual_graphs: int = 0
     """The graphs of the cell when it last ran; 0 where they are unknown."""
-    candidates: tuple[int, int] = (0, 0)

@@ -89,14 +89,6 @@ class KernelTuned(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateTimed(Event):
-    """A compile has timed a kernel, to choose the fastest one."""
-
-    done: int
-    all: int
-
-
-@dataclass(frozen=True, slots=True)
 class ArtifactSeen(Event):
     type: str
     size: int

@@ -122,7 +122,6 @@ class _Thread:
     stack: list[_Span] = field(default_factory=list)
     compile: _Compile | None = None
     charged_until: float = 0.0
-    candidates: tuple[int, int] = (0, 0)
 
 
 class Tracker:
@@ -197,7 +196,6 @@ class Tracker:
                 seconds=max(0.0, now - compile.began),
                 graphs_done=len(self._records) - self._cell_start,
                 backward=thread.stack[-1].backward,
-                candidates=thread.candidates,
             )
 
     def handle(self, event: events.Event) -> None:
@@ -304,8 +302,6 @@ class Tracker:
                     target.names.add(name)
                     if event.size:
                         target.bytes[event.type] += event.size
-            case events.CandidateTimed(done=done, all=all):
-                thread.candidates = (done, all) if done < all else (0, 0)
             case events.ArtifactSeen(type=type, size=size):
                 (compile.open or compile).bytes[type] += size
             case events.CodeLoaded(path=path):

@@ -20,7 +20,6 @@ from nbcache.core.reports import RESUMED
 from nbcache.kernel.events import (
     INTERRUPTED,
     AutogradLookup,
-    CandidateTimed,
     FrameCompiled,
     KernelTuned,
     SpanEnded,
@@ -350,32 +349,3 @@ def settle_import_order(torch: Any) -> list[str]:
                 finally:  # also where an interrupt comes in between
                     sys.modules[name] = module
     return before
-
-
-def follow_candidates(select_algorithm: ModuleType, context: Context, patches: Patches) -> None:
-    """Count the candidates that this process times: `AlgorithmSelectorCache.benchmark_choice`."""
-    selector, session, timed = select_algorithm.AlgorithmSelectorCache, context.session, threading.local()
-
-    def tell(done: int, choices: int) -> None:
-        session.emit(CandidateTimed(**stamp(), done=done, all=choices))
-
-    def benchmark_choices(original: Any, cls: Any, choices: Any, *args: Any, **kwargs: Any) -> Any:
-        outer = getattr(timed, "counts", None)  # where a choice is a graph that is tuned itself
-        timed.counts = [0, len(choices)]
-        session.attempt(_FOLLOWING, partial(tell, *timed.counts))
-        try:
-            return original(cls, choices, *args, **kwargs)
-        finally:
-            timed.counts = outer
-            session.attempt(_FOLLOWING, partial(tell, *(outer or (0, 0))))
-
-    def benchmark_choice(original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(cls, *args, **kwargs)
-        finally:
-            if counts := getattr(timed, "counts", None):
-                counts[0] += 1
-                session.attempt(_FOLLOWING, partial(tell, *counts))
-
-    patches.hook(selector, "benchmark_choices", benchmark_choices)
-    patches.hook(selector, "benchmark_choice", benchmark_choice)

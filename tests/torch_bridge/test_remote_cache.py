@@ -97,7 +97,7 @@ found = hooks()
     assert told(notebook, 3) == ["alone"] * 2
     assert told(notebook, 5) == [None] * 2
     with redis_server.client() as client:
-        assert not any(b"shared" in (client.get(key) or b"") for key in client.keys())
+        assert not any(b"shared" in (client.get(key) or b"") for key in client.scan_iter())
     assert told(notebook, 7) == ["alone again"] * 2
     assert told(notebook, 10) == [["unloaded"] * 2, True]
 

@@ -112,9 +112,7 @@ def activity_parts(now: Activity, bar: tuple[str, str] = ("#", "-")) -> list[str
         parts = [f"waiting for {function} {now.compile_id}".rstrip(), by]
     else:
         doing = PHASES[now.phase][1] if now.phase in PHASES else one_line(now.phase, 30)
-        done, every = now.candidates
-        parts = [f"compiling {function} {now.compile_id}".rstrip()]
-        parts.append(f"timing kernels, {done} of {every}" if every else doing)
+        parts = [f"compiling {function} {now.compile_id}".rstrip(), doing]
         if now.usual_seconds >= _SHORT:
             about = ", more than the usual" if now.seconds > now.usual_seconds else " of about"
             share = min(0.99, now.seconds / now.usual_seconds)
