@@ -12,12 +12,12 @@ from typing import Any
 from nbcache.core.cpu_levels import OFF, Baseline
 from nbcache.core.errors import ConfigError, UnsupportedTorch
 from nbcache.core.model import Environment
-from nbcache.core.patches import ImportHook
+from nbcache.core.patches import ImportHook, Patches
 from nbcache.kernel.prewarming import Steps
 from nbcache.kernel.session import Session
-from nbcache.torch_bridge import environment, gc_pause, gpus, portable, prewarm
+from nbcache.torch_bridge import cache_settings, environment, gc_pause, gpus, portable, prewarm
 from nbcache.torch_bridge.cache_folder import CacheFolder
-from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting, CacheSettings
+from nbcache.torch_bridge.cache_settings import FOLDER, CacheSetting
 from nbcache.torch_bridge.hooks import Context, Hooks, Loss, Part, Traces
 from nbcache.torch_bridge.torch_behavior import MINIMUM, TORCHBEHAVIOR, spelled
 
@@ -55,8 +55,8 @@ class TorchBridge:
         self._requested: tuple[str | None, ...] = ()
         self._baseline: Baseline | None = None
         self._tag = portable.KeyTag()
-        self._caches = CacheSettings()
-        self.switch_cache = self._caches.switch
+        self._caches = Patches()
+        """Changes of torch's cache settings."""
         self._late = False
         """True if torch was imported before nbcache was loaded."""
         self._sound = False
@@ -78,7 +78,7 @@ class TorchBridge:
             lambda: self._baseline,
             is_lost=self.hooks.lost.__contains__,
             disown=self.disown,
-            why_disabled=self._caches.why_disabled,
+            why_disabled=cache_settings.why_disabled,
             settle=self._tag.settle,
         )
         self._late = "torch" in sys.modules
@@ -142,10 +142,7 @@ class TorchBridge:
         only_watches = has_torch and not self.folder.is_served()
         note = "nbcache only watches there, and restores nothing" if only_watches else ""
         help = "folder of torch's caches on this machine"
-        return [*self._caches.rows(), CacheSetting(FOLDER, *self.folder.where(), help=help, note=note)]
-
-    def switched_caches(self) -> list[str]:
-        return self._caches.switched
+        return [*cache_settings.rows(), CacheSetting(FOLDER, *self.folder.where(), help=help, note=note)]
 
     def _lose(self, loss: Loss, problem: UnsupportedTorch) -> None:
         consequence, session = None, self._session
@@ -154,7 +151,7 @@ class TorchBridge:
             self._compile_for(None, session)
         elif loss is Loss.ENTRIES:
             try:
-                self._caches.forbid_autograd_cache()
+                cache_settings.forbid_autograd_cache(self._caches)
             except Exception as error:
                 consequence = self._not_sound(error)
         elif loss is Loss.ALL:

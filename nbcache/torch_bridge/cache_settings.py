@@ -1,26 +1,19 @@
-"""torch's cache settings, by the names of its caching guide: values, origins and switches.
-
-If a variable was set when torch was imported, torch silently ignores assignments to the attribute, but for
-the remote caches. On 2.13 a thread that a cell starts does not see an assignment.
-"""
+"""torch's cache settings, by the names of its caching guide: values and origins."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nbcache.core.errors import ConfigError, UnsupportedTorch
+from nbcache.core.patches import Patches
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-ORIGIN = "%nbcache config"
-_VALUES = {
-    **dict.fromkeys(("1", "on", "true", "yes"), True),
-    **dict.fromkeys(("0", "off", "false", "no"), False),
-}
 _WORDS = {True: "on", False: "off", None: "off (torch decides)"}
 
 
@@ -57,6 +50,29 @@ class _Setting:
 
     def is_off(self) -> bool:
         return bool(self.means) and self.value() is not self.default
+
+    def origin(self) -> str:
+        value, variable = self.value(), self.variable()
+        if variable is not None and value is not None and self.read() is value:
+            return f"environment, {variable[0]}"
+        return "default" if value is self.default else "set in this kernel"
+
+    def notes(self) -> Iterator[str]:
+        value, variable = self.value(), self.variable()
+        if self is _DISABLE and value:
+            yield "every graph is compiled anew, and its outcome is disabled"
+        elif value and _DISABLE.value():
+            yield f"without effect: {_DISABLE.name} is on"
+        elif value and self in (_AUTOGRAD, _AUTOGRAD_REMOTE) and not (_FX.value() or _FX_REMOTE.value()):
+            yield f"without effect: it needs {_FX.name}"
+        if self is _AUTOGRAD_REMOTE and value is not None:
+            yield "it is part of AOTAutograd's keys: what was kept where it is not set is not found"
+        if variable is not None:
+            text = "=".join(variable)
+            if self.read() is not value:
+                yield f"{text} is not in force: torch reads it when it is imported"
+            elif variable[1] not in ("0", "1"):
+                yield f"torch knows 1 and 0 only: with {text} it is {_WORDS[value]}"
 
 
 _FX = _Setting(
@@ -97,11 +113,8 @@ _DISABLE = _Setting(
     "TORCH_COMPILE_FORCE_DISABLE_CACHES",
     "no graph can hit",
 )
-_SETTINGS = {
-    setting.name: setting
-    for setting in (_FX, _AUTOGRAD, _FX_REMOTE, _AUTOGRAD_REMOTE, _AUTOTUNE_REMOTE, _DISABLE)
-}
-NAMES = (*_SETTINGS, FOLDER)
+_SETTINGS = (_FX, _AUTOGRAD, _FX_REMOTE, _AUTOGRAD_REMOTE, _AUTOTUNE_REMOTE, _DISABLE)
+NAMES = (*(setting.name for setting in _SETTINGS), FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +126,14 @@ class SwitchedOff:
     hits: bool
 
 
-def switched_off(switched: Collection[str] = ()) -> Iterator[SwitchedOff]:
-    """Yield the settings that turn torch's caches off; `switched` are the names that nbcache changed."""
-    for setting in filter(_Setting.is_off, _SETTINGS.values()):
+def switched_off() -> Iterator[SwitchedOff]:
+    """Yield the settings that turn torch's caches off."""
+    for setting in filter(_Setting.is_off, _SETTINGS):
         hits, means = setting is _AUTOGRAD, setting.means
         if setting is _FX and _FX_REMOTE.value():
             hits, means = True, "graphs are kept and looked up in torch's remote cache only"
         text, remedy = f"{setting.place} = {setting.value()}", f"{setting.place} = {setting.default}"
-        if setting.name in switched:
-            remedy = f"{ORIGIN} {setting.name}={_WORDS[setting.default]}"
-        elif (variable := setting.variable()) is not None and setting.read() is not setting.default:
+        if (variable := setting.variable()) is not None and setting.read() is not setting.default:
             text, remedy = "=".join(variable), f"unset {variable[0]}, and restart the kernel"
         yield SwitchedOff(text, means, remedy, hits)
 
@@ -137,100 +148,40 @@ class CacheSetting:
     """The reason why the value has another effect than it seems."""
 
 
-class CacheSettings:
-    """Shows torch's cache settings, but for the folder, and switches them until `restore`."""
+def rows() -> list[CacheSetting]:
+    """Return all of torch's cache settings but the folder."""
+    return [
+        CacheSetting(it.name, _WORDS[it.value()], it.origin(), it.help, "; ".join(it.notes()))
+        for it in _SETTINGS
+    ]
 
-    def __init__(self) -> None:
-        self._switched: dict[str, tuple[bool | None, bool | None]] = {}
-        """Name → the value that `switch` assigned, and the one before the first switch."""
-        self._forced: list[tuple[Any, Any]] = []
-        """Entries of torch's configuration with forced values, and their values from before."""
 
-    @property
-    def switched(self) -> list[str]:
-        return [name for name, (value, _) in self._switched.items() if _SETTINGS[name].value() is value]
+def why_disabled() -> str | None:
+    """Return the setting because of which torch asks no cache for a graph, in words."""
+    for setting in (_DISABLE, _FX):
+        if setting.is_off():
+            origin = setting.origin().removesuffix(f", {setting.name}")
+            return f"torch's caches are off: {setting.name} is {_WORDS[setting.value()]} ({origin})"
+    return None
 
-    def rows(self) -> list[CacheSetting]:
-        return [
-            CacheSetting(name, _WORDS[it.value()], self._origin(it), it.help, "; ".join(self._notes(it)))
-            for name, it in _SETTINGS.items()
-        ]
 
-    def why_disabled(self) -> str | None:
-        """Return the setting because of which torch asks no cache for a graph, in words."""
-        for setting in (_DISABLE, _FX):
-            if setting.is_off():
-                origin = self._origin(setting).removesuffix(f", {setting.name}")
-                return f"torch's caches are off: {setting.name} is {_WORDS[setting.value()]} ({origin})"
-        return None
+def refusal(name: str) -> ConfigError:
+    """Return the error for an attempt to change one of torch's settings by its name here."""
+    place = next((setting.place for setting in _SETTINGS if setting.name == name), "")
+    in_shell = f"set {FOLDER} in the environment, and restart the kernel"
+    return ConfigError(
+        f"{name} is a setting of torch, which nbcache only shows",
+        where="%nbcache config",
+        next_step=f"assign True or False to {place}" if place else in_shell,
+    )
 
-    def switch(self, name: str, text: str) -> None:
-        """Import a setting's module, and assign to it; ConfigError if torch would ignore that."""
-        if name == FOLDER:
-            what = "torch's folder is chosen before the kernel starts"
-            next_step = f"set {FOLDER} in the environment, and restart the kernel"
-            raise ConfigError(what, where=ORIGIN, next_step=next_step)
-        setting = _SETTINGS[name]
-        if (value := _VALUES.get(text.lower())) is None:
-            what = f"{name}={text!r} cannot be used: on or off is needed"
-            raise ConfigError(what, where=ORIGIN, next_step=f"{name} takes on or off")
-        # None turns a remote cache off; False would be part of AOTAutograd's keys, and entries would miss.
-        assigned = value or (None if setting.default is None else False)
-        module_name, _, attribute = setting.place.rpartition(".")
-        module = importlib.import_module(module_name)
-        before = getattr(module, attribute)
-        setattr(module, attribute, assigned)
-        if setting.value() is not assigned:
-            setattr(module, attribute, before)
-            variable, words = setting.variable() or (name, text)
-            what = (
-                f"torch ignores {name}={text}, since {variable}={words} was in the environment when it was "
-                "imported: nothing is changed"
-            )
-            raise ConfigError(what, where=ORIGIN, next_step=f"unset {variable}, and restart the kernel")
-        self._switched[name] = assigned, self._switched.get(name, (None, before))[1]
 
-    def forbid_autograd_cache(self) -> None:
-        """Turn AOTAutograd's caches off on all threads until `restore`, whatever was set."""
-        config: Any = importlib.import_module("torch._functorch.config")
-        for name in ("enable_autograd_cache", "enable_remote_autograd_cache"):
-            entry = config._config[name]
-            self._forced.append((entry, entry.env_value_force))
-            entry.env_value_force = False
-            if getattr(config, name):
-                raise UnsupportedTorch(f"torch ignores {name}=False")
-
-    def restore(self) -> None:
-        """Switch all settings back, unless another value was assigned since."""
-        for name in self.switched:
-            module, _, attribute = _SETTINGS[name].place.rpartition(".")
-            setattr(sys.modules[module], attribute, self._switched[name][1])
-        self._switched.clear()
-        while self._forced:
-            entry, value = self._forced.pop()
-            entry.env_value_force = value
-
-    def _origin(self, setting: _Setting) -> str:
-        value, variable = setting.value(), setting.variable()
-        if setting.name in self.switched:
-            return ORIGIN
-        if variable is not None and value is not None and setting.read() is value:
-            return f"environment, {variable[0]}"
-        return "default" if value is setting.default else "set in this kernel"
-
-    def _notes(self, setting: _Setting) -> Iterator[str]:
-        value, variable = setting.value(), setting.variable()
-        if setting is _DISABLE and value:
-            yield "every graph is compiled anew, and its outcome is disabled"
-        elif value and _DISABLE.value():
-            yield f"without effect: {_DISABLE.name} is on"
-        elif value and setting in (_AUTOGRAD, _AUTOGRAD_REMOTE) and not (_FX.value() or _FX_REMOTE.value()):
-            yield f"without effect: it needs {_FX.name}"
-        if setting is _AUTOGRAD_REMOTE and value is not None:
-            yield "it is part of AOTAutograd's keys: what was kept where it is not set is not found"
-        if variable is not None and setting.name not in self.switched:
-            text = "=".join(variable)
-            if setting.read() is not value:
-                yield f"{text} is not in force: torch reads it when it is imported"
-            elif variable[1] not in ("0", "1"):
-                yield f"torch knows 1 and 0 only: with {text} it is {_WORDS[value]}"
+def forbid_autograd_cache(patches: Patches) -> None:
+    """Turn AOTAutograd's caches off on all threads until `patches` are restored, whatever was set."""
+    config: Any = importlib.import_module("torch._functorch.config")
+    for name in ("enable_autograd_cache", "enable_remote_autograd_cache"):
+        entry = config._config[name]
+        patches.undo(partial(setattr, entry, "env_value_force", entry.env_value_force))
+        entry.env_value_force = False
+        if getattr(config, name):
+            raise UnsupportedTorch(f"torch ignores {name}=False")

@@ -77,7 +77,7 @@ def in_kernel(
         ("hooks", lambda: _hooks(lost)),
         ("GPU", lambda: _gpu(current)),
         ("CPU", lambda: _cpu(current)),
-        ("torch's caches", lambda: _caches(bridge.switched_caches())),
+        ("torch's caches", _caches),
         ("torch's folder", lambda: _torch_folder(folder, chosen_by, serves)),
         *_places(settings, folder),
         ("local store", lambda: _store(settings, session.artifacts.store, store_error)),
@@ -264,9 +264,8 @@ def _compiler(name: str, path: str | None, variable: str, package: str, lost: st
     return _ok(f"{path}{use}")
 
 
-def _caches(switched: Iterable[str] = ()) -> Checks:
-    """Check torch's caches; `%nbcache config` has changed the settings `switched`."""
-    off = list(switched_off(tuple(switched)))
+def _caches() -> Checks:
+    off = list(switched_off())
     for setting in off:
         state = CheckState.NOTE if setting.hits else CheckState.PROBLEM
         yield Check("torch's caches", state, f"{setting.setting}: {setting.means}", setting.remedy)

@@ -543,14 +543,13 @@ class KernelVerbs(SnapshotVerbs):
         return render_settings(*self.setting_rows())
 
     def change(self, name: str, value: str) -> list[str]:
-        """Change one setting; return a line that says so, and torch's remarks on the new value."""
-        line = f"{name} is {redacted(value) or 'empty'} for this kernel"
-        return [line, *self.change_all([f"{name}={value}"])]
+        """Change one setting; return a line that says so."""
+        self.change_all([f"{name}={value}"])
+        return [f"{name} is {redacted(value) or 'empty'} for this kernel"]
 
-    def change_all(self, changes: list[str]) -> list[str]:
-        """Change settings, each a NAME=VALUE; return remarks on torch's new values."""
+    def change_all(self, changes: list[str]) -> None:
+        """Change settings, each a NAME=VALUE."""
         settings = self._session.settings
-        of_torch: dict[str, str] = {}
         for change in changes:
             name, _, value = change.partition("=")
             if name == "dir":
@@ -560,11 +559,8 @@ class KernelVerbs(SnapshotVerbs):
                     next_step="set NBCACHE_DIR, then run `%unload_ext nbcache` and `%load_ext nbcache`",
                 )
             if name in cache_settings.NAMES:
-                of_torch[name] = value
-                continue
+                raise cache_settings.refusal(name)
             settings = settings.with_value(name, value, origin="%nbcache config", more=cache_settings.NAMES)
-        for name, value in of_torch.items():
-            self._bridge.switch_cache(name, value)
         self._session.configure(settings)
         log.show(settings.log)
         if not settings.prewarm:
@@ -573,8 +569,6 @@ class KernelVerbs(SnapshotVerbs):
             self._session.locator.start()
             self.sharing.forget()
             self.sharing.look()
-        rows = self._bridge.cache_settings() if of_torch else ()
-        return [f"{row.name} is {row.value}: {row.note}" for row in rows if row.name in of_torch and row.note]
 
     def setting_rows(self) -> tuple[list[CacheSetting], list[CacheSetting]]:
         settings, where = self._session.settings, self._location()

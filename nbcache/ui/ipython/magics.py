@@ -17,7 +17,6 @@ from IPython.display import display as _display
 from nbcache.core.settings import Settings
 from nbcache.core.text import clean
 from nbcache.kernel.session import Session
-from nbcache.torch_bridge import cache_settings
 from nbcache.ui.display.panel import SECTIONS, render_panel
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import compile_cell
@@ -118,12 +117,8 @@ class Magics:
                 raise UsageError(f"%nbcache config: `{word}` needs a value, {word}=VALUE")
             if "=" not in word:
                 raise UsageError(f"%nbcache config: `{word}` is not understood. Usage: {usage('config')}")
-        remarks = self._verbs.change_all(arguments.words)
-        if arguments.json or not arguments.words:
-            return self._verbs.config()
-        for remark in remarks:
-            write(f"nbcache: {remark}")
-        return None
+        self._verbs.change_all(arguments.words)
+        return self._verbs.config() if arguments.json or not arguments.words else None
 
     def _snapshot(self, arguments: SimpleNamespace) -> None:
         bundle = self._verbs.take(*arguments.words, everything=arguments.all)
@@ -247,10 +242,8 @@ def _completions(verb: str, word: str) -> list[str]:
     """Return what can stand where `word` stands, in a line `%nbcache verb … word`."""
     if verb == "config" and "=" in word:
         name = word.partition("=")[0]
-        is_switch = name in cache_settings.NAMES and name != cache_settings.FOLDER
-        choices = Settings.choices(name) or (("on", "off") if is_switch else ())
-        return [f"{name}={value}" for value in choices]
-    settings = (*Settings.names(), *cache_settings.NAMES) if verb == "config" else ()
+        return [f"{name}={value}" for value in Settings.choices(name)]
+    settings = Settings.names() if verb == "config" else ()
     return [*words_of(verb), *(f"{name}=" for name in settings)]
 
 
