@@ -2,13 +2,11 @@
 
 torch runs the code that it finds there, so nobody else may have written to it. All folders that nbcache gives
 torch are below a *root*: `nbcache_<user id>` in the temp folder, whose name anybody can foresee. Where that
-cannot be used, it is a folder of the same name in nbcache's own, or one with a random name that ends with the
-process.
+cannot be used, it is a folder of the same name in nbcache's own.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import getpass
 import grp
@@ -72,7 +70,7 @@ class CacheFolder:
         self.session: Session | None = None
         """Its settings and trust decide, while the bridge is installed."""
         self._random = Path(tempfile.gettempdir()) / f"{_NAME}_{secrets.token_hex(8)}"
-        """The last root: nobody can foresee its name, as they can that of torch's default folder."""
+        """The last resort: nobody can foresee its name, as they can that of torch's default folder."""
         self._given: Path | None = None
         """None where the user has set a folder, or torch is not there."""
         self._expected: str | None = None
@@ -105,7 +103,7 @@ class CacheFolder:
             if not portable:  # else the baseline is in torch's keys
                 _warn_of_other_cpus(session, Path(self._expected), current)
             return
-        folder, notices = folder_in_root(_name(session, current), self._own(), self._random)
+        folder, notices = folder_in_root(_name(session, current), self._own())
         for notice in notices:
             session.notice(notice)
         earlier, self._given = self._given, folder or self._last_resort()
@@ -163,7 +161,7 @@ class CacheFolder:
 
     def clear(self) -> None:
         """Empty nbcache's folders for torch, for all environments."""
-        for root in dict.fromkeys((usual_root(), self._own() / _NAME, self._random)):
+        for root in (usual_root(), self._own() / _NAME):
             with contextlib.suppress(OSError):
                 is_ours = refusal(root) is None and _is_closed(root)
                 for folder in root.iterdir() if is_ours else ():
@@ -174,7 +172,7 @@ class CacheFolder:
         return Path(os.devnull) if self.session is None else self.session.settings.dir
 
     def _default(self) -> Path:
-        return folder_in_root(_DEFAULT, self._own(), self._random)[0] or self._last_resort()
+        return folder_in_root(_DEFAULT, self._own())[0] or self._last_resort()
 
     def _last_resort(self) -> Path:
         """Return a folder for torch that is not served, closed to others if that is possible."""
@@ -294,18 +292,16 @@ def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) ->
 # --- folders that nobody else can have written to ----------------------------------------------------
 
 
-def folder_in_root(name: str, own: Path, random: Path) -> tuple[Path | None, list[str]]:
+def folder_in_root(name: str, own: Path) -> tuple[Path | None, list[str]]:
     """Return the folder `name` in the first usable root, or None, and notices."""
     notices: list[str] = []
     why = ""
     is_for_torch = not any(map(str.isspace, str(own)))  # torch cannot compile where a name has a space
-    for root in (usual_root(), *([own / _NAME] if is_for_torch else []), random):
+    for root in (usual_root(), *([own / _NAME] if is_for_torch else [])):
         try:
             root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _foreign_parent(root) is not None:  # so it is in many containers: only the doctor says so
                 continue
-            if root == random and not root.exists():
-                atexit.register(_end, root, os.getpid())
             emptied = [path for path in (root, root / name) if secure(path)]
         except StoreUnavailable as error:
             why = why or f"{error}, and what torch finds there would run as you. Next: {error.next_step}"
@@ -457,11 +453,6 @@ def _remove(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             folder.unlink()
-
-
-def _end(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # and no forked child
-        _remove(folder)
 
 
 # --- torch's default folder --------------------------------------------------------------------------
