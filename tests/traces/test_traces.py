@@ -40,11 +40,14 @@ CELLS = [LOAD, ON, SET_UP, COMPILE, TRAIN, REPORTS]
 def test_a_restored_function_is_not_traced_again_and_its_report_says_nothing_of_that(
     run_cells: RunCells, isolated: dict[str, str], wipe: Callable[[Environ], None]
 ) -> None:
+    off = [OFF if cell == ON else cell for cell in CELLS]
+    run_cells(off)  # it keeps no trace
     cold = run_cells(CELLS)
     wipe(isolated)
     restored = run_cells(CELLS)
-    restored_without = run_cells([OFF if cell == ON else cell for cell in CELLS])
+    restored_without = run_cells(off)
     changed = run_cells([*CELLS[:4], "model.note = 3", *CELLS[4:]])
+    logged = run_cells(CELLS, {**isolated, "TORCH_LOGS": "graph_breaks"})
 
     assert printed(cold, 4) == printed(restored, 4) == printed(changed, 5)
     forward, backward = graphs(restored)
@@ -54,7 +57,8 @@ def test_a_restored_function_is_not_traced_again_and_its_report_says_nothing_of_
     assert forward["saved_seconds"] > graphs(restored_without)[0]["saved_seconds"]
     assert "hit" in shown(restored, 4) and "note:" not in shown(restored, 4)
     assert graphs(changed)[0]["reason"].startswith("traced again: ")
-    assert "trace" not in graphs(cold)[0]["reason"]
+    assert not graphs(cold)[0]["reason"] and not graphs(logged)[0]["reason"]
+    assert "trace" not in graphs(restored_without)[0]["seconds"]
     told = [graphs(each)[0]["trace"] for each in (cold, restored, restored_without, changed)]
     assert told == [None, "adopted", None, "outdated"]
 
@@ -99,8 +103,8 @@ def test_a_fault_in_describing_a_frame_hides_none_of_its_graphs(run_cells: RunCe
     assert "following a compile failed unexpectedly" in str(reports(failing)[-1]["notices"])
 
 
-def test_a_trace_is_for_a_kernel_that_has_run_the_same_cells(
-    run_cells: RunCells, isolated: dict[str, str]
+def test_a_trace_is_for_a_kernel_that_has_run_the_same_cells_and_no_files(
+    run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
 ) -> None:
     cold = run_cells(CELLS)
     same = run_cells(
@@ -123,6 +127,12 @@ def test_a_trace_is_for_a_kernel_that_has_run_the_same_cells(
     assert [graphs(each)[0]["outcome"] for each in (cold, same, edited)] == ["miss", "hit", "hit"]
     assert graphs(edited)[0]["reason"] == "traced again: this kernel has run other cells"
 
+    file = tmp_path / "part.py"
+    file.write_text("part = 1\n")
+    (graph, *_) = graphs(run_cells([*CELLS[:3], f"%run {file}", *CELLS[3:]]))
+    assert (graph["outcome"], graph["trace"]) == ("hit", "outdated")
+    assert graph["reason"].startswith("traced again: a cell runs files")
+
 
 def test_a_module_that_was_edited_has_its_functions_traced_again(
     run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
@@ -142,19 +152,6 @@ def test_a_module_that_was_edited_has_its_functions_traced_again(
 
     twos = "[2.0, 2.0]\n"
     assert told == [(twos, None), (twos, "adopted"), (twos, "outdated"), ("[3.0, 3.0]\n", "outdated")]
-
-
-def test_a_cell_that_runs_a_file_has_no_trace_used_and_the_report_says_so(
-    run_cells: RunCells, isolated: dict[str, str], tmp_path: Path
-) -> None:
-    file = tmp_path / "part.py"
-    file.write_text("part = 1\n")
-    run_cells(CELLS)
-
-    (found, *_) = graphs(run_cells([LOAD, ON, SET_UP, f"%run {file}", *CELLS[3:]]))
-
-    assert (found["outcome"], found["trace"]) == ("hit", "outdated")
-    assert found["reason"].startswith("traced again: a cell runs files")
 
 
 FEWER_GUARDS = """\
@@ -203,20 +200,6 @@ def test_a_trace_travels_in_a_snapshot(run_cells: RunCells, isolated: dict[str, 
     restored = run_cells([LOAD, ON, f"%nbcache restore {file}", *CELLS[2:]], elsewhere)
 
     assert graphs(restored)[0]["reason"].startswith("not traced: ")
-
-
-def test_without_the_setting_or_where_torch_logs_nothing_is_kept_and_nothing_adopted(
-    run_cells: RunCells, isolated: dict[str, str]
-) -> None:
-    off = [OFF if cell == ON else cell for cell in CELLS]
-    run_cells(off)
-    first = run_cells(CELLS)
-    assert not graphs(first)[0]["reason"]
-    second = run_cells(off)
-    assert not graphs(second)[0]["reason"]
-    assert "trace" not in graphs(second)[0]["seconds"]
-    assert graphs(run_cells(CELLS))[0]["reason"].startswith("not traced: ")
-    assert not graphs(run_cells(CELLS, {**isolated, "TORCH_LOGS": "graph_breaks"}))[0]["reason"]
 
 
 @pytest.fixture
