@@ -28,6 +28,7 @@ from support.front_door import (
     LOAD,
     REPORTS,
     SET_UP,
+    bring_headers,
     environ_below,
     execute,
     give_to_client,
@@ -110,8 +111,7 @@ def ada(
 def bob(cold: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Return a machine with nothing but torch's precompiled headers, for what compiles anew."""
     machine = Machine(tmp_path / "bob")
-    (headers,) = (cold[0] / "tmp").glob("torchinductor_*")
-    (Path(machine.environ["TMPDIR"]) / headers.name).symlink_to(headers)
+    bring_headers(cold[0] / "tmp", Path(machine.environ["TMPDIR"]))
     give_to_client(machine.environ, monkeypatch)
     return machine
 
