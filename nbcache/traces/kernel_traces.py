@@ -89,6 +89,12 @@ class _Trial:
     result: float | None = None
 
 
+class _Thread(threading.local):
+    call: _Compile | None = None
+    trial: _Trial | None = None
+    """The trial that this thread runs; None while the thread runs the user's code."""
+
+
 class Traces:
     """The traces of a kernel. After one fault, the kernel neither records nor adopts traces."""
 
@@ -99,15 +105,15 @@ class Traces:
         self._session = session
         self._serving = serving
         self._dependencies = dependencies
-        self._here = threading.local()
+        self._here = _Thread()
         self._watched = self._guarded = Patches()
         self._off = False
         self._reruns = Reruns(session)
         self._draw = random.SystemRandom().random()  # leaves the user's random stream alone
         self._has_audited = False
         self._has_tried = False
-        self._read_ahead: dict[str, ReadTrace] = {}
-        self._read_digests: set[str] = set()
+        self._read_ahead: dict[str, ReadTrace | None] = {}
+        """Digest of an artifact → its trace; None if it was used or cannot be read."""
         self._read_bytes = 0
 
     def off_because(self) -> str:
@@ -121,7 +127,7 @@ class Traces:
             __tracebackhide__ = True
             if not self._is_on():
                 return original(*args, **kwargs)
-            call, outer_call = _Compile(args[9], args[11]), self._call()
+            call, outer_call = _Compile(args[9], args[11]), self._here.call
             self._here.call = call
             try:
                 return original(*args, **kwargs)
@@ -139,7 +145,7 @@ class Traces:
 
         def compile_frame(original: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            call = self._call()
+            call = self._here.call
             unsupported = kwargs.get("export") or kwargs.get("package") or kwargs.get("distributed_state")
             filtered = call is not None and getattr(call.hooks, "guard_filter_fn", None) is not None
             if call is None or not self._is_on() or unsupported or filtered or len(args) < 8:
@@ -153,7 +159,7 @@ class Traces:
             if (output := self._adopt(call, frame, backend)) is not None:
                 return output
             is_known_without = not self._draws_audit() and self._session.find(NO_TRACE, call.place)
-            if self._trial is None and (events.is_restoring_only() or is_known_without):
+            if self._here.trial is None and (events.is_restoring_only() or is_known_without):
                 return trace()
             if call.audited is None and not ExecutedCode.is_possible():
                 self._log_refusal(code, NoTrace("a profiler runs"))
@@ -166,7 +172,7 @@ class Traces:
     def trace_graphs(self, output_graph: ModuleType, context: Context, patches: Patches) -> None:
         def call_user_compiler(original: Any, graph: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            call = self._call()
+            call = self._here.call
             if call is None or call.observations is None:
                 return original(graph, module, *args, **kwargs)
             call.graph = str(module.meta.get("backend_id", ""))
@@ -184,7 +190,7 @@ class Traces:
         def autograd_cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
             result = original(*args, **kwargs)
-            call = self._call()
+            call = self._here.call
             if call is not None and call.graph:
                 is_complete = self._dependencies.last_is_plain()
                 call.graphs[call.graph] = result[0] if is_complete and call.graph not in call.graphs else ""
@@ -211,8 +217,8 @@ class Traces:
             return
         for artifact in self._session.cache.at_hand(_TYPE):
             total = self._read_bytes + len(artifact.content)
-            if artifact.digest not in self._read_digests and total <= _MOST_BYTES:
-                self._read_digests.add(artifact.digest)
+            if artifact.digest not in self._read_ahead and total <= _MOST_BYTES:
+                self._read_ahead[artifact.digest] = None
                 self._read_bytes = total
                 yield Slice("read a trace", partial(self._read, artifact))
 
@@ -235,16 +241,6 @@ class Traces:
         except (FormatError, NoTrace) as error:  # `_adopt` reports it
             logger.debug("a trace cannot be read: %s", error)
 
-    def _call(self) -> _Compile | None:
-        call: _Compile | None = getattr(self._here, "call", None)
-        return call
-
-    @property
-    def _trial(self) -> _Trial | None:
-        """The trial that this thread runs; None while the thread runs the user's code."""
-        trial: _Trial | None = getattr(self._here, "trial", None)
-        return trial
-
     def _is_on(self) -> bool:
         return not self._off and self._session.settings.trace != "off" and self._serving()
 
@@ -261,7 +257,7 @@ class Traces:
 
     def _find_place(self, call: _Compile) -> bool:
         """Return whether nbcache knows everything that has run before a frame; set the frame's place."""
-        if self._trial is not None:
+        if self._here.trial is not None:
             return True
         try:
             call.place = self._reruns.place(call.key)
@@ -277,7 +273,7 @@ class Traces:
 
         The facts of the last one, which may be of another program, say what has changed.
         """
-        if (trial := self._trial) is not None:
+        if (trial := self._here.trial) is not None:
             yield from () if trial.artifact is None else [(trial.artifact, True)]
             return
         stored, digests = self._session.find(_TYPE, call.key), self._reruns.traces(call.key, call.place)
@@ -307,13 +303,15 @@ class Traces:
                 if self._session.find(DIFFERS, digest):
                     continue  # an audit has found a difference
                 try:
+                    # For this adoption alone: another thread reads its own.
                     read = self._read_ahead.pop(digest, None) or read_trace(artifact.content)
+                    self._read_ahead[digest] = None
                     if (trace := read.trace).key != key:
                         raise corrupt(f"a trace of {trace.function}() has the key of another function")
                     values = check_facts(self._torch, read, frame, thorough=number == 0)
                     if not is_rerun:
                         raise NoTrace(_OTHER_PROGRAM)
-                    if (trial := self._trial) is None and self._audits():
+                    if (trial := self._here.trial) is None and self._audits():
                         call.audited = digest, trace
                         return None
                     call.adoption = adopt(
@@ -389,7 +387,7 @@ class Traces:
                 self._store(call, frame, output, observations)
             except (NoTrace, Unknown, FormatError, RecursionError) as why:
                 self._log_refusal(frame.code, why)
-                if call.audited is None and self._trial is None:
+                if call.audited is None and self._here.trial is None:
                     self._session.cache.record(NO_TRACE, call.place, str(why).encode(), made=True)
         except Exception as error:
             self._fail("recording a trace", error)
@@ -404,7 +402,7 @@ class Traces:
             return
         trace = replace(trace, seconds=round(call.seconds, 3), **_break_fields(call.graph_break, frame.code))
         artifact = Artifact(_TYPE, call.key, to_bytes(trace))
-        if (trial := self._trial) is not None:
+        if (trial := self._here.trial) is not None:
             trial.artifact = artifact
             return
         newest = self._session.find(_TYPE, call.key)[:1]  # usually, an edit elsewhere changes no trace
