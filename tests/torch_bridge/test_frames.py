@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from nbcache.torch_bridge import frames
-from support.front_door import environ_below, run_interpreter
+from support.front_door import run_interpreter
 
 pytestmark = pytest.mark.compile
 
@@ -42,19 +43,12 @@ print(json.dumps(read))
 """
 
 
-@pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    """Return the type of each variable's value, by the variable."""
-    folder = tmp_path_factory.mktemp("frames")
+def test_torch_has_each_variable(isolated: dict[str, str], tmp_path: Path) -> None:
     listed = ", ".join(f"frames.Local{tuple(local)!r}" for local in LOCALS.values())
     program = LOOKS_UP.replace("in LOCALS}", f"in [{listed}]}}")
-    done = run_interpreter(["-c", program], environ_below(folder), folder)
+    done = run_interpreter(["-c", program], isolated, tmp_path)
     assert done.returncode == 0, done.stderr
-    found: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.parametrize("name", LOCALS)
-def test_torch_has_the_variable(name: str, kinds: dict[str, str | None]) -> None:
-    kind = kinds[" ".join(LOCALS[name])]
-    assert kind is not None and kind == KINDS.get(name, kind)
+    kinds = json.loads(done.stdout.splitlines()[-1])
+    for name, local in LOCALS.items():
+        kind = kinds[" ".join(local)]
+        assert kind is not None and kind == KINDS.get(name, kind), name
