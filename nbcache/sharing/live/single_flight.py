@@ -139,11 +139,6 @@ class SingleFlight:
             if waited:
                 tell(None)
 
-    def may_publish(self, name: str) -> bool:
-        """Return whether this kernel may publish `name`: not where another has taken over since it began."""
-        flight = self._flights.get(name)
-        return flight is None or self._leases.holds(flight[0])
-
     def done(self, name: str) -> None:
         """Let the others go on: `name` is published, or was not compiled."""
         if (lease := self.forget(name)) is not None:

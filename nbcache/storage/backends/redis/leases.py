@@ -2,7 +2,7 @@
 
 Kernels that share a store see by a lease which of them compiles something. One kernel holds a lease at a
 time. The lease expires, so that no kernel waits for a dead one. A kernel that was stopped for longer than its
-lease lasts may not know that the lease has ended, so it asks `holds` before it writes.
+lease lasts compiles beside the next holder, and what both publish stands side by side.
 
 `<prefix>:lock:<name>` is redis-py's `Lock`: a string of 16 random bytes and the holder's statement, which
 expires when the lease ends. Only the server's clock counts. (A replica that takes over may lack the last
@@ -76,10 +76,6 @@ class RedisLeases:
 
     def release(self, lease: Lease) -> bool:
         return self._run(lambda lock: _is_ours(lock.release), lease.name, lease.token)
-
-    def holds(self, lease: Lease) -> bool:
-        """Return whether this kernel holds `lease`, as the server sees it."""
-        return self._run(lambda lock: bool(lock.owned()), lease.name, lease.token)
 
     def _run(
         self, ask: Callable[[Any], _T], name: str, token: bytes | None = None, seconds: float = 1.0
