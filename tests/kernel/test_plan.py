@@ -207,13 +207,6 @@ def test_an_edited_cell_is_known_by_where_it_stands_if_the_file_has_no_numbers()
     plan = planned(cells, [place("a")], [edited], [HERE.digest])
     assert [each.cell.position for each in plan.cells] == [3]  # all were run in order
 
-    after = run(TRAIN, "b", 6.0, function="step", execution_count=12)
-    later = replace(edited, execution_count=10)
-    plan = planned(cells, [place("a")], [later, after], [HERE.digest])
-    assert [(each.cell.position, each.is_edited) for each in plan.cells] == [(3, True), (5, False)]
-    plan = planned(cells, [place("a")], [replace(edited, execution_count=30), after], [HERE.digest])
-    assert [each.cell.position for each in plan.cells] == [5]
-
 
 def test_an_edited_cell_is_known_by_the_functions_that_it_mentions() -> None:
     cells = notebook(DEFINE, "print('f')", CALL + " # faster")

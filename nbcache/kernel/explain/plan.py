@@ -290,7 +290,6 @@ def planned(
     free = [cell for cell in cells if cell.digest not in known and cell.digest not in defining]
     covered = {run.function for digest in seen for run in known[digest]}
     last = history[-1].kernel if history else ""
-    positions = _positions(cells, known, last)
     gone: dict[str, None] = {}
     for digest in reversed([digest for digest in known if digest not in here]):  # what ran last, first
         functions = {run.function for run in known[digest]} - covered
@@ -298,7 +297,7 @@ def planned(
             continue  # an earlier state of what another cell compiles now, as far as can be told
         of_last = [run for run in known[digest] if run.kernel == last]
         counts = {run.execution_count for run in of_last if run.execution_count is not None}
-        if (cell := _find_edited(functions, counts, positions, free)) is None:
+        if (cell := _find_edited(functions, counts, free)) is None:
             gone |= dict.fromkeys(run.function for run in of_last)
             continue
         free.remove(cell)
@@ -345,34 +344,16 @@ def _known(
     return known
 
 
-def _positions(
-    cells: Sequence[NotebookCell], known: Mapping[str, Sequence[Run]], kernel: str
-) -> dict[int, int]:
-    """Return the positions of the unchanged cells that a kernel has run, by their numbers in it."""
-    ran = ((run, cell) for cell in cells for run in known.get(cell.digest, ()) if run.kernel == kernel)
-    return {run.execution_count: cell.position for run, cell in ran if run.execution_count is not None}
-
-
 def _find_edited(
-    functions: Collection[str],
-    counts: Collection[int],
-    positions: Mapping[int, int],
-    free: Sequence[NotebookCell],
+    functions: Collection[str], counts: Collection[int], free: Sequence[NotebookCell]
 ) -> NotebookCell | None:
-    """Return the edited cell that has compiled these functions; None if unknown.
+    """Return the edited cell that has compiled these functions, by its number or names; None if unknown.
 
-    It is found by its number, by its distance from unchanged cells, since most people run cells in order, or
-    by the names in it. `counts` are its numbers in the last kernel.
+    `counts` are its numbers in the last kernel. A file without numbers counts as run in order.
     """
     for cell in free:
-        if cell.execution_count in counts:
+        if (cell.execution_count or cell.position) in counts:
             return cell
-    for count in counts:
-        nearest = min(positions, key=lambda number: abs(number - count), default=0)
-        place = positions.get(nearest, 0) + count - nearest
-        for cell in free:
-            if cell.position == place and cell.execution_count is None:
-                return cell
     parts = {part for function in functions for part in function.removesuffix(RESUMED).split(".")}
     return next((cell for cell in free if (parts - _NAMELESS) & cell.names), None)
 
