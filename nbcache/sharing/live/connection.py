@@ -134,7 +134,9 @@ class Connection:
             yield batch, values
 
     def write(self, size: int, write: Callable[[], object], name: str) -> bool:
-        """Give the worker `write`, which holds `size` bytes, for when the store is on; False if full."""
+        """Give the worker `write`, which holds `size` bytes, for when the store is on; False if it can't."""
+        if self.closed:
+            return False
         with self._lock:
             if self.pending + size > _MOST_PENDING:
                 self.note("more waits to be written than is kept; some is not shared")

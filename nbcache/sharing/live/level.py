@@ -294,17 +294,14 @@ class SharedLevel(Connection):
         return {signer for statement, signer in statements if _place_of(statement) == wanted}
 
     def publish(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
-        if not self.lacks(environment, ref):
-            return
         slot = slot_of(environment, ref.type, ref.key)
         self._known.add((slot, ref.digest))
         if not self.write(len(packed), partial(self._write, slot, environment, ref, packed), slot):
             self._known.discard((slot, ref.digest))
 
     def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
-        if not self.closed:
-            slot = slot_of(environment, type, key)
-            self.write(0, partial(self._remove, slot, digest), slot)
+        slot = slot_of(environment, type, key)
+        self.write(0, partial(self._remove, slot, digest), slot)
 
     def _write(self, slot: str, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
         if (ours := self._signer.variant(environment, ref, packed)) is None:
@@ -362,9 +359,8 @@ class SharedLevel(Connection):
     # --- manifests of a notebook ----------------------------------------------------------------
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        if not self.closed:
-            size = _REF_BYTES * len(manifest.artifacts)
-            self.write(size, partial(self._write_manifest, manifest), manifest.notebook)
+        size = _REF_BYTES * len(manifest.artifacts)
+        self.write(size, partial(self._write_manifest, manifest), manifest.notebook)
 
     def publications(self, notebook: str) -> list[Publication]:
         """Return the usable publications of a notebook, newest first; of very many, some."""

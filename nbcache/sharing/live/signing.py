@@ -22,7 +22,6 @@ from nbcache.storage.encoding import is_bomb, unpack
 class VerifiedEntry:
     statement: Statement
     signer: str
-    standing: Standing
     packed: bytes = field(repr=False)
     provenance: Provenance = field(default=UNSIGNED, repr=False)
 
@@ -94,11 +93,10 @@ class Signer:
         admitted signer.
         """
         statement, signer = _read_statement(variant, purpose)
-        standing = self.keyring().standing(signer)
-        admit(self.policy(), standing, signer)
+        admit(self.policy(), self.keyring().standing(signer), signer)
         _check_digest(variant, statement)
         provenance = Provenance(variant.statement, variant.signature)
-        return VerifiedEntry(statement, signer, standing, variant.packed, provenance)
+        return VerifiedEntry(statement, signer, variant.packed, provenance)
 
     def statement_of(self, variant: Variant) -> tuple[Statement, str] | None:
         """Return a variant's statement and its signer, trusted or not; None where it is wrong."""
