@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import shutil
 import stat
-import subprocess
 from pathlib import Path
 
 import nbformat
@@ -23,7 +21,6 @@ from support.front_door import (
     LOAD,
     REPORTS,
     SET_UP,
-    client_for,
     errors,
     graphs,
     outcomes,
@@ -143,65 +140,38 @@ def test_a_miss_and_a_hit_that_is_traced_again_name_their_cause(with_headers, ru
     assert said[7][0] == f"not stored for this number of threads: {count + 1} now, {count} before"
 
 
-def test_a_cell_that_fails_shows_its_error_once_and_what_it_compiled_is_kept(with_headers, run_cells, wipe):
+def test_what_cells_compile_is_there_in_the_next_kernel_but_for_what_is_not_to_be_saved(
+    with_headers, run_cells, wipe
+):
     failing = (
         "%%compile_cached double\ndef double(x):\n    return x * 2 + 1\ndouble(x)\nraise ValueError('mine')\n"
     )
+    required = (
+        "%%compile_cached triple --require-hit\ndef triple(x):\n    return x * 3\ntriple(x)\nprint('ran')\n"
+    )
+    unsaved = "%%compile_cached four --no-save --quiet\ndef four(x):\n    return x * 4\nfour(x);\n"
+    define = "%%compile_cached grow\ndef grow(x):\n    return x.exp().sum(1)\n"
+    calls = "for rows in (3, 5, 9):\n    print(grow(torch.ones(rows, 4)).sum().item())\n"
+    cells = [LOAD, SET_UP, failing, required, unsaved, define, calls, REPORTS]
 
-    first = run_cells([LOAD, SET_UP, failing, "ran_all = True", REPORTS], with_headers, allow_errors=True)
+    first = run_cells(cells, with_headers, allow_errors=True)
     wipe(with_headers)
-    second = run_cells([LOAD, SET_UP, failing.replace("raise", "#"), REPORTS], with_headers)
+    second = run_cells([cell.replace("raise", "#") for cell in cells], with_headers)
 
-    (error,) = errors(first, 2)
+    assert outcomes(first) == ["miss"] * 5
+    assert outcomes(second) == ["hit", "hit", "miss", "hit", "hit"]
+    (error,) = errors(first, 2)  # once
     assert (error.ename, error.evalue) == ("ValueError", "mine")
     assert "stored for next time, though the cell raised" in " ".join(shown(first, 2).split())
     assert "line 5" in "\n".join(error.traceback)
-    assert outcomes(first) == ["miss"]
-    assert outcomes(second) == ["hit"]
-
-
-def test_a_function_whose_shapes_changed_hits_both_its_versions_in_the_next_kernel(
-    with_headers, run_cells, wipe
-):
-    define = "%%compile_cached grow\ndef grow(x):\n    return x.exp().sum(1)\n"
-    calls = "for rows in (3, 5, 9):\n    print(grow(torch.ones(rows, 4)).sum().item())\n"
-
-    first = run_cells([LOAD, SET_UP, define, calls, REPORTS], with_headers)
-    wipe(with_headers)
-    second = run_cells([LOAD, SET_UP, define, calls, REPORTS], with_headers)
-
-    assert outcomes(first) == ["miss", "miss"]
-    assert "size mismatch" in graphs(first)[1]["recompile_reason"]
-    assert outcomes(second) == ["hit", "hit"]
-    assert printed(first, 3) == printed(second, 3)
-
-
-def test_require_hit_fails_a_cell_that_compiled_and_passes_one_that_did_not(with_headers, run_cells, wipe):
-    cell = (
-        "%%compile_cached triple --require-hit\ndef triple(x):\n    return x * 3\ntriple(x)\nprint('ran')\n"
-    )
-
-    first = run_cells([LOAD, SET_UP, cell], with_headers, allow_errors=True)
-    wipe(with_headers)
-    second = run_cells([LOAD, SET_UP, cell], with_headers)
-
-    (error,) = errors(first, 2)
+    (error,) = errors(first, 3)
     assert error.ename == "HitRequired"
-    assert "triple 0/0" in error.evalue and "miss" in error.evalue
-    assert printed(first, 2) == printed(second, 2) == "ran\n"
-
-
-def test_no_save_records_nothing_and_quiet_shows_nothing(with_headers, run_cells, wipe):
-    cell = "%%compile_cached four --no-save --quiet\ndef four(x):\n    return x * 4\nfour(x);\n"
-
-    first = run_cells([LOAD, SET_UP, cell, REPORTS], with_headers)
-    wipe(with_headers)
-    (Path(with_headers["TMPDIR"])).mkdir(exist_ok=True)
-    second = run_cells([LOAD, SET_UP, cell, REPORTS], with_headers)
-
+    assert "triple 1/0" in error.evalue and "miss" in error.evalue
+    assert printed(first, 3) == printed(second, 3) == "ran\n"
     # A torch for CUDA warns where there is a compiler for it and no GPU.
-    assert [each for each in first.cells[2].outputs if "No CUDA runtime" not in each.get("text", "")] == []
-    assert outcomes(first) == outcomes(second) == ["miss"]
+    assert [each for each in first.cells[4].outputs if "No CUDA runtime" not in each.get("text", "")] == []
+    assert "size mismatch" in graphs(first)[4]["recompile_reason"]
+    assert printed(first, 6) == printed(second, 6)
 
 
 def test_arguments_reach_torch_and_modules_are_compiled_in_place(with_headers, run_cells):
@@ -494,16 +464,6 @@ model.zero_grad()
     assert printed(notebook, 3) == printed(notebook, 5)
 
 
-def test_options_count_under_another_magic_too(isolated, run_cells):
-    magics = "%%capture\n%%compile_cached plain --backend eager --require-hit\n"
-    cell = magics + "def plain(x):\n    return x * 2\nplain(x)"
-
-    notebook = run_cells([LOAD, SET_UP, cell], isolated, allow_errors=True)
-
-    (error,) = errors(notebook, 2)
-    assert error.ename == "HitRequired"
-
-
 def test_arguments_without_a_target_are_defaults_of_torch_compile_in_the_cell(isolated, run_cells):
     cell = """\
 %%compile_cached --backend eager --dynamic
@@ -583,23 +543,41 @@ for path in (os.environ["TORCHINDUCTOR_CACHE_DIR"] + "/ab/tuned.best_config", "/
     assert printed(notebook, 5) == "False 0\n"
 
 
-def test_a_device_is_the_default_in_its_cell_only_and_unknown_names_get_the_nearest(isolated, run_cells):
+def test_options_count_in_their_cell_only_and_unknown_names_get_the_nearest(isolated, run_cells):
+    target = """\
+%%compile_cached model --backend eager
+model = torch.nn.Sequential(torch.nn.Linear(16, 4))
+model(x);
+"""
+    look = """\
+import gc, weakref
+kept = weakref.ref(model)
+del model
+torch._dynamo.reset()
+gc.collect()
+print(kept())
+"""
     where = "print(torch.ones(2).device)"
     cells = [
+        target,
+        look,
         f"%%compile_cached --device meta\n{where}",
         where,
         "%%compile_cached --device nowhere\n1",
         "%%compile_cached --options max_autotun=True\n1",
         "%%compile_cached --mode max-autotun\n1",
         "%%compile_cached --backend inducter\n1",
+        "%%capture\n%%compile_cached f --backend eager --require-hit\ndef f(x): return x * 2\nf(x)",
     ]
-    notebook = run_cells(["%load_ext nbcache", "import torch", *cells], isolated, allow_errors=True)
+    notebook = run_cells([LOAD, SET_UP, *cells], isolated, allow_errors=True)
 
-    assert [printed(notebook, index) for index in (2, 3)] == ["meta\n", "cpu\n"]
-    said = [error.evalue for index in range(4, 8) for error in errors(notebook, index)]
-    assert len(said) == 4
+    assert [printed(notebook, index) for index in (3, 4, 5)] == ["None\n", "meta\n", "cpu\n"]
+    raised = [error for index in range(6, 11) for error in errors(notebook, index)]
+    said = [error.evalue for error in raised]
+    assert len(said) == 5
     assert "nowhere" in said[0]
     assert "`max_autotune`" in said[1] and "`max-autotune`" in said[2] and "`inductor`" in said[3]
+    assert raised[4].ename == "HitRequired"
 
 
 def test_what_is_used_after_clearing_is_stored_anew(with_headers, run_cells, wipe):
@@ -643,26 +621,6 @@ def test_what_a_bundle_brought_is_used_and_not_stored(warm, run_cells, wipe, tmp
     assert types == {"cpp_kernel", "probe"} | traces  # what was compiled and traced here
 
 
-def test_targets_are_not_kept_alive(isolated, run_cells):
-    cell = """\
-%%compile_cached model --backend eager
-model = torch.nn.Sequential(torch.nn.Linear(16, 4))
-model(x);
-"""
-    look = """\
-import gc, weakref
-kept = weakref.ref(model)
-del model
-torch._dynamo.reset()
-gc.collect()
-print(kept())
-"""
-
-    notebook = run_cells([LOAD, SET_UP, cell, look], isolated)
-
-    assert printed(notebook, 3) == "None\n"
-
-
 INTERRUPT = """\
 import torch._inductor.graph as lowering
 def interrupt(self):
@@ -685,73 +643,6 @@ def test_an_interrupted_compile_gives_no_graph_to_a_snapshot_and_no_promise(
     assert "1 graph" in shown(notebook, 4) and "stored for next time" not in shown(notebook, 4)
     assert "stored for next time" in shown(notebook, 6)
     assert "holds 1 graph " in shown(notebook, 7)
-
-
-def test_two_kernels_at_once_share_one_store(with_headers, run_cells, wipe, tmp_path):
-    def cells(number):
-        own = f"@torch.compile\ndef own(x):\n    return x.sin() + {number}\nprint(own(x).sum().item())"
-        return [LOAD, SET_UP, DEFINE, CALL, own, REPORTS]
-
-    async def at_once():
-        clients = [client_for(cells(number), with_headers, tmp_path) for number in (1, 2)]
-        runs = [client.async_execute(cleanup_kc=True, env=dict(with_headers)) for client in clients]
-        return await asyncio.gather(*runs)
-
-    both = asyncio.run(at_once())
-    wipe(with_headers)
-    third = [run_cells(cells(number), with_headers) for number in (1, 2)]
-
-    assert [outcomes(notebook) for notebook in both] == [["hit"] * 4 + ["miss"]] * 2
-    assert [outcomes(notebook) for notebook in third] == [["hit"] * 5] * 2
-    assert [printed(notebook, 4) for notebook in third] == [printed(notebook, 4) for notebook in both]
-
-
-@pytest.fixture
-def mount(tmp_path):
-    """Return a function that mounts a small file system in memory, `mount(name, options)`."""
-    mounted: list[Path] = []
-
-    def mount(name, options):
-        folder = tmp_path / name
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        if os.getuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
-            pytest.skip("needs the right to mount a file system")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_on_a_full_disk_the_cell_runs_and_one_warning_says_so(with_headers, run_cells, mount):
-    disk = mount("disk", "size=16k")
-    cell = "%%compile_cached\nprint(torch.compile(lambda x: x * 7)(x).sum().item())\n%nbcache flush"
-
-    notebook = run_cells(
-        [LOAD, SET_UP, cell, "1", REPORTS], {**with_headers, "NBCACHE_DIR": str(disk / "store")}
-    )
-
-    assert outcomes(notebook) == ["miss"]
-    notices = [notice for report in reports(notebook) for notice in report["notices"]]
-    assert len(notices) == 1 and "no room" in notices[0]
-
-
-def test_a_store_that_cannot_be_written_to_is_still_read(with_headers, run_cells, mount):
-    disk = mount("disk", "size=64m")
-    shutil.copytree(with_headers["NBCACHE_DIR"], disk / "store")
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    more = "%%compile_cached\nprint(torch.compile(lambda x: x * 8)(x).sum().item())"
-
-    notebook = run_cells(
-        [LOAD, SET_UP, DEFINE, CALL, more, "%nbcache flush", REPORTS],
-        {**with_headers, "NBCACHE_DIR": str(disk / "store")},
-    )
-
-    assert outcomes(notebook) == ["hit"] * 4 + ["miss"]
-    notices = [notice for report in reports(notebook) for notice in report["notices"]]
-    assert len(notices) == 1
 
 
 def test_a_cell_that_raises_drops_no_graph_of_its_earlier_runs_from_the_file(

@@ -238,18 +238,6 @@ def test_of_a_graph_that_both_have_the_longer_compile_counts(ada: Somebody) -> N
         assert merge(order, ORIGIN).snapshot.manifests[0].graphs == (compiled, other)
 
 
-def test_of_a_profile_that_grows_only_the_newest_is_kept(ada: Somebody, bob: Somebody) -> None:
-    def profile(of: Somebody, content: bytes) -> Draft:
-        ref = of.artifacts.put(AVX2.digest, Artifact("pgo", "profile", content))
-        return build_snapshot(of.artifacts, Manifest(AVX2, "", (ref,)), ORIGIN)
-
-    old = profile(bob, b"one shape")
-    profile(ada, b"in between")
-    new = profile(ada, b"two shapes")
-    merged = merge([old, new], ORIGIN)
-    assert [*merged.packed] == [sha256(b"two shapes")]
-
-
 # --- what is wrong ------------------------------------------------------------------------------
 
 
