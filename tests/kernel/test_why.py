@@ -114,14 +114,3 @@ def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> 
     assert (
         row["graph"]["function"] == "loss" and row["nearest"] and row["action"].startswith("make it a tensor")
     )
-
-
-def test_what_was_removed_is_said_to_be_removed(run_cells: RunCells) -> None:
-    define = "@torch.compile\ndef twice(x): return model(x) * 2"
-    call = "with torch.no_grad(): print(twice(x).shape)"
-    cells = [LOAD, SET_UP, define, call, "%nbcache clear", "torch._dynamo.reset()", call]
-
-    done = run_cells(cells)
-
-    assert "first time in this notebook" in shown(done, 3)
-    assert "it was stored, and is not there any more: evicted, or removed" in shown(done, 6)

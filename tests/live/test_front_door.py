@@ -587,6 +587,7 @@ def test_what_is_used_after_clearing_is_stored_anew(with_headers, run_cells, wip
     second = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], with_headers)
 
     assert outcomes(first) == ["hit"] * 4 + ["miss"] * 4
+    assert "it was stored, and is not there any more" in graphs(first)[4]["reason"]
     assert outcomes(second) == ["hit"] * 4
     assert printed(first, 5) == printed(second, 3)
 
