@@ -197,9 +197,8 @@ class HistoryStore:
         return self._do(add, write=True) or False
 
     def clear(self, notebook: str | None = None) -> None:
-        where, digests = (
-            ("", ()) if notebook is None else (" WHERE notebook = ?", (notebook_digest(notebook),))
-        )
+        where = "" if notebook is None else " WHERE notebook = ?"
+        digests = [] if notebook is None else [notebook_digest(notebook)]
         self._do(lambda database: database.execute(f"DELETE FROM run{where}", digests))
 
     def _runs(self, query: str, *arguments: str) -> tuple[Run, ...]:
