@@ -690,3 +690,14 @@ def test_no_other_thread_replaces_torchs_logger_while_a_cell_compiles(isolated, 
     notebook = run_cells([NOTE_LOGGERS, LOAD, hashed], isolated)
 
     assert printed(notebook, 2) == "True\n"
+
+
+def test_where_nobody_can_press_a_button_a_panel_is_static_html(run_cells):
+    done = run_cells([LOAD, "%nbcache panel", "%nbcache panel settings"])
+
+    (panel,) = done.cells[1].outputs
+    assert set(panel.data) == {"text/plain", "text/html"}
+    assert "<details" in panel.data["text/html"] and "<style" not in panel.data["text/html"]
+    assert "run this cell again" not in panel.data["text/plain"]
+    assert "widgets" not in done.metadata
+    assert shown(done, 2).startswith("nbcache panel") and "GRAPHS" not in shown(done, 2)
