@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import NoReturn
 
 from nbcache.launcher import protocol
-from nbcache.launcher.start_state import name_of, nursery_command, python_options, start_state
 
 _END_SECONDS = 5.0
 """The longest wait of a restarted kernel for the end of the one before it: usually some 0.01 s."""
@@ -29,7 +28,7 @@ def main() -> NoReturn:
     connection = name = None
     try:
         if sys.flags.safe_path:
-            name = name_of(start_state())
+            name = protocol.own_name()
             connection, why = _forked(name, arguments, protocol.lock_kernel(arguments, _END_SECONDS))
         else:  # files of the notebook's folder may have run already, in place of modules
             why = "an earlier version of nbcache has installed it: run `nbcache kernel install`"
@@ -42,7 +41,8 @@ def main() -> NoReturn:
     protocol.note_ordinary(why)
     if name is not None:
         _start_nursery(name)
-    os.execv(sys.executable, [sys.executable, *python_options(), "-m", "ipykernel_launcher", *arguments])
+    command = [sys.executable, *protocol.python_options(), "-m", "ipykernel_launcher", *arguments]
+    os.execv(sys.executable, command)
 
 
 def _forked(name: str, arguments: list[str], lock: int | None) -> tuple[socket.socket | None, str]:
@@ -114,7 +114,7 @@ def _start_nursery(name: str) -> None:
                 os.dup2(null, number)
             protocol.close_all_but()
             environ = {key: value for key, value in os.environ.items() if not key.startswith("JPY_")}
-            os.execve(sys.executable, nursery_command(python_options(), name), environ)
+            os.execve(sys.executable, protocol.nursery_command(protocol.python_options(), name), environ)
         finally:
             os._exit(1)
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -21,7 +21,6 @@ from typing import Any
 
 from nbcache.launcher import protocol
 from nbcache.launcher.hidden import HiddenModules, Status, first_changed
-from nbcache.launcher.start_state import python_options
 
 _READ_AT_IMPORT = (
     *("ATEN_", "CUBLAS_", "GOMP_", "KMP_", "MKL_", "NPY_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH"),
@@ -50,29 +49,23 @@ class Ahead:
     files: Mapping[str, Status]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The request that a forked kernel serves."""
-
-    value: Mapping[str, Any]
-    files: list[int]
-    ahead: Ahead
-
-    def run(self) -> None:
-        """Be `python -m ipykernel_launcher`, with the environment, folder, files and arguments asked for."""
-        _become(self.value, self.files)
-        os.environ.update(self.ahead.variables)
-        start = dict(os.environ)
-        changed = partial(first_changed, self.ahead.files)
-        HiddenModules(self.ahead.hidden, partial(_warn_of_late, start), changed).hide()
-        if os.environ.get("JPY_PARENT_PID", "1") != "1":
-            os.environ["JPY_PARENT_PID"] = str(os.getppid())
-            _give_parent(os.getppid())
-        runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True)
+def _run(value: Mapping[str, Any], files: list[int], ahead: Ahead) -> None:
+    """Be `python -m ipykernel_launcher`, with the environment, folder, files and arguments of the request."""
+    _become(value, files)
+    os.environ.update(ahead.variables)
+    start = dict(os.environ)
+    changed = partial(first_changed, ahead.files)
+    HiddenModules(ahead.hidden, partial(_warn_of_late, start), changed).hide()
+    if os.environ.get("JPY_PARENT_PID", "1") != "1":
+        os.environ["JPY_PARENT_PID"] = str(os.getppid())
+        _give_parent(os.getppid())
+    runpy.run_module("ipykernel_launcher", run_name="__main__", alter_sys=True)
 
 
-def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int], ahead: Ahead) -> Asked:
-    """Fork a kernel and return in it; here, pass signals on to it, say how it ended, and end."""
+def attend(
+    connection: socket.socket, value: Mapping[str, Any], files: list[int], ahead: Ahead
+) -> Callable[[], None]:
+    """Fork a kernel, and return in it what runs it; here, pass signals on, say how it ended, and end."""
     global _nursery
     _nursery = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -90,7 +83,7 @@ def attend(connection: socket.socket, value: Mapping[str, Any], files: list[int]
     connection.detach()
     os.setsid()
     os.close(writer)
-    return Asked(value, copies, ahead)
+    return partial(_run, value, copies, ahead)
 
 
 def _watch(connection: socket.socket, kernel: int) -> None:
@@ -131,7 +124,7 @@ def _become(value: Mapping[str, Any], files: list[int]) -> None:
     sys.path[:] = value["path"] if sys.flags.safe_path else [value["folder"], *value["path"]]
     sys.path_importer_cache.clear()
     arguments = value["arguments"]
-    sys.orig_argv[:] = [sys.executable, *python_options(), "-m", "ipykernel_launcher", *arguments]
+    sys.orig_argv[:] = [sys.executable, *protocol.python_options(), "-m", "ipykernel_launcher", *arguments]
     sys.argv[:] = ["ipykernel_launcher", *arguments]
     _set_signals({*value["ignored"]}, value["blocked"])
     tempfile.tempdir = None

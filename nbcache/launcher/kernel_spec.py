@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shlex
@@ -17,7 +16,6 @@ from typing import Any
 
 from nbcache.core.errors import NbcacheError
 from nbcache.launcher import protocol
-from nbcache.launcher.start_state import nursery_command
 
 NAME = "nbcache"
 _TITLE = f"Python {sys.version_info.major} (nbcache)"
@@ -82,12 +80,6 @@ def installed() -> Path | None:
     return None if folder is None else Path(folder)
 
 
-def is_current() -> bool:
-    """Return whether the installed kernel imports nothing from the notebook's folder at its start."""
-    command = _manager().get_kernel_spec(NAME).argv
-    return not {"-I", "-P"}.isdisjoint(itertools.takewhile(lambda word: word != "-m", command))
-
-
 def nurseries() -> list[dict[str, Any]]:
     return _answers("status")
 
@@ -98,7 +90,7 @@ def start() -> dict[str, Any]:
     Where there is one, it stays. Raises NbcacheError where none answers within some minutes.
     """
     _only_on_linux()
-    command = nursery_command(PYTHON_OPTIONS)
+    command = protocol.nursery_command(PYTHON_OPTIONS)
     for _ in range(_TRIES):
         null = subprocess.DEVNULL
         process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
@@ -171,7 +163,7 @@ def _end(process: int, lock: str) -> bool:
 
 def _is_nursery(folder: str, lock: str) -> bool:
     """Return whether the process with this folder in `/proc` runs a nursery, and has its lock open."""
-    if nursery_command([])[-1].encode() not in Path(folder, "cmdline").read_bytes().split(b"\0"):
+    if protocol.nursery_command([])[-1].encode() not in Path(folder, "cmdline").read_bytes().split(b"\0"):
         return False
     return any(os.path.samefile(file, lock) for file in Path(folder, "fd").iterdir() if file.exists())
 

@@ -16,13 +16,13 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from nbcache.launcher import protocol
-from nbcache.launcher.forked import Ahead, Asked, attend
+from nbcache.launcher.forked import Ahead, attend
 from nbcache.launcher.hidden import files_imported, first_changed, hidable, modules_in, shadowing
-from nbcache.launcher.start_state import name_of, start_state
 
 _KERNEL = """
     ipykernel.kernelapp ipykernel.ipkernel ipykernel.zmqshell ipykernel.debugger ipykernel.displayhook
@@ -63,17 +63,17 @@ _ARRIVING, _END = object(), object()
 
 def main(name: str | None = None) -> None:
     """Import, and fork kernels, until nobody needs it. `name` is a launcher's, which lets imports wait."""
-    own_name = name_of(start_state())
+    own_name = protocol.own_name()
     if name not in (None, own_name):
         return  # something was changed on the way here: no launcher would find it
     with protocol.alone(own_name) as is_first:
         child = _run(own_name, patience=_MOST_PATIENCE if name else 0.0) if is_first else None
     if child is not None:
-        child.run()  # here, in the kernel, with nothing of the nursery's on the stack
+        child()  # here, in the kernel, with nothing of the nursery's on the stack
 
 
-def _run(name: str, patience: float) -> Asked | None:
-    """Import, and fork kernels; return what to be in one of them, None in the nursery, in the end."""
+def _run(name: str, patience: float) -> Callable[[], None] | None:
+    """Import, and fork kernels; return in one of them what runs it, None in the nursery at its end."""
     began = time.time_ns() - _COARSE_NS
     for variable in [variable for variable in os.environ if variable.startswith("JPY_")]:
         del os.environ[variable]  # of the kernel that started it: ipykernel ends with that kernel's parent
@@ -104,8 +104,8 @@ class _Nursery:
         self._since = self._used = time.time()
         self._forks = 0
 
-    def serve(self) -> Asked | None:
-        """Answer until nobody needs it; return what to be in a forked kernel, None in the nursery."""
+    def serve(self) -> Callable[[], None] | None:
+        """Answer until nobody needs it; return what runs it in a forked kernel, None in the nursery."""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch kernels
         while self._is_wanted():
             waiting: list[socket.socket | protocol.Message] = [self._listener, *self._requests]
@@ -118,7 +118,7 @@ class _Nursery:
                 if outcome is _ARRIVING:
                     continue
                 self._close(request)
-                if isinstance(outcome, Asked):
+                if callable(outcome):
                     return outcome
                 if outcome is _END:
                     protocol.forget(self._name)

@@ -14,7 +14,6 @@ import pytest
 
 from nbcache.launcher import protocol
 from nbcache.launcher.hidden import HiddenModules, files_imported, hidable, modules_in, shadowing, status_of
-from nbcache.launcher.start_state import kept_variables, name_of, start_state
 from support.front_door import RunPython
 
 
@@ -87,15 +86,15 @@ def test_one_process_at_a_time_is_about_to_be_a_nursery(own_folder: Path) -> Non
 
 
 def test_a_nursery_has_the_name_of_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = name_of(start_state())
+    before = protocol.own_name()
     monkeypatch.setenv("JPY_SESSION_NAME", "a")
     monkeypatch.setenv("TERM", "b")
-    assert name_of(start_state()) == before
+    assert protocol.own_name() == before
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert "OMP_NUM_THREADS" in kept_variables(os.environ) and name_of(start_state()) != before
+    assert protocol.own_name() != before
     monkeypatch.undo()
     monkeypatch.setattr(sys, "path", [*sys.path, "/more"])
-    assert name_of(start_state()) != before
+    assert protocol.own_name() != before
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ from nbcache.ui.display.stats import plan_parts, render_plan, render_stats, rend
 from nbcache.ui.display.words import StoreFigures, shared_parts, store_parts
 from nbcache.ui.ipython.cells import Cells
 from nbcache.ui.locate import Location
-from nbcache.ui.terminal import snapshots as commands
+from nbcache.ui.terminal import commands
 from nbcache.ui.terminal.shown import Shown, cell_titles, write
 
 _WAIT_SECONDS = 60.0

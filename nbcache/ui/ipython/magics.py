@@ -22,7 +22,7 @@ from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import compile_cell
 from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs, confirm
-from nbcache.ui.terminal import snapshots as commands
+from nbcache.ui.terminal import commands
 from nbcache.ui.terminal.shown import Shown, write
 from nbcache.ui.verbs import MAGICS, magic_arguments, magic_help, usage, words_of
 

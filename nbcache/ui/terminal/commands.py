@@ -1,34 +1,462 @@
-"""The function of each command by its name, and the commands on notebooks and kernels."""
+"""The function of each command by its name."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nbcache.core.errors import SnapshotError
+from nbcache.core import errors
+from nbcache.core.cpu_levels import Baseline
+from nbcache.core.errors import NbcacheError, SnapshotError, TrustError
 from nbcache.core.files import read, update
-from nbcache.core.settings import Settings
-from nbcache.core.text import NOTHING, ago, counted, one_line, size
+from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest, SnapshotRestored
+from nbcache.core.settings import Policy, Settings
+from nbcache.core.text import NOTHING, ago, aligned, counted, one_line, size
+from nbcache.kernel.snapshots import present_cells, usable
 from nbcache.launcher import kernel_spec
 from nbcache.launcher.protocol import ordinary
-from nbcache.sharing.snapshots import in_notebook
-from nbcache.sharing.snapshots.build import united
+from nbcache.sharing.gc import MAX_AGE_SECONDS, remove_unused
+from nbcache.sharing.provenance import Judge
+from nbcache.sharing.snapshots import build, in_notebook
 from nbcache.sharing.snapshots.file import MAX_SNAPSHOT_BYTES
-from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES, beside
-from nbcache.sharing.snapshots.verify import receive
-from nbcache.sharing.trust import Keyring
+from nbcache.sharing.snapshots.named import GRACE_SECONDS, opened
+from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES, beside, destination, origin, versions, write
+from nbcache.sharing.snapshots.verify import Received, receive
+from nbcache.sharing.trust import Keyring, Standing, TrustedSigner, is_fingerprint, spelled
+from nbcache.storage import mega_cache as mega
+from nbcache.storage.backends.directory import DirectoryStore
+from nbcache.storage.compatibility import baseline_for
+from nbcache.storage.encoding import unpack
+from nbcache.storage.history import asked_for
+from nbcache.storage.store import ArtifactStore
+from nbcache.storage.types import BUNDLED
 from nbcache.torch_bridge.portable import chosen
+from nbcache.ui.display import snapshots as display
 from nbcache.ui.display.reports import render_checks
 from nbcache.ui.display.words import CheckState, missed_lines
 from nbcache.ui.doctor import in_terminal
 from nbcache.ui.locate import opened_by
-from nbcache.ui.terminal import headless, snapshots
-from nbcache.ui.terminal.shown import Shown, is_snapshot, say
+from nbcache.ui.terminal import headless
+from nbcache.ui.terminal.shown import Shown, agree, cell_titles, is_snapshot, judge_of, received_from, say
 
 _LONGEST_NOTICE = 600
 """Characters: what to do next is at its end."""
+
+
+def inspect(source: str, settings: Settings) -> Shown:
+    """Show every version of the snapshots at `source`: a file, a notebook or a URL. Nothing is used."""
+    here, judge = this_environment(), judge_of(settings)
+    whole, problems = versions(source, Keyring(settings.trust_dir))
+    if not whole:
+        raise problems[0]
+    texts = [display.snapshot_lines(received, here, judge, cell_titles(received)) for received in whole]
+    texts += [problem.diagnostics() for problem in problems]
+    lines = [line for text in texts for line in ("", *text)][1:]
+    wrong = [{"source": problem.where, "problem": str(problem)} for problem in problems]
+    return Shown(lines, [*(display.snapshot_json(received, here, judge) for received in whole), *wrong])
+
+
+def verify(source: str, settings: Settings, traces: bool = False) -> Shown:
+    """Check every version of the snapshots at `source` in full: lengths, digests, signatures, every content.
+
+    Contents of those only that may be used. The answer is yes where one may be, and nothing is wrong with any
+    that the user or a trusted signer has signed. With `traces`, run a notebook and check its traces instead.
+    """
+    if traces:
+        return _verify_traces(Path(source), settings)
+    lines: list[str] = []
+    data: list[dict[str, Any]] = []
+    usable = wrong = 0
+    judge = judge_of(settings)
+    whole, problems = versions(source, Keyring(settings.trust_dir))
+    for received in whole:
+        refused, omitted = _check(received, settings.trust, judge)
+        if refused is None:
+            usable += 1
+            user, host = received.snapshot.user, received.snapshot.host
+            whose = judge.introduce(received.signer, user, host) if received.signer else "nobody"
+            lines.append(f"{one_line(received.where)}: sound; its signer: {whose}")
+            lines += [f"  left out: {error}" for error in omitted]
+        else:
+            wrong += not isinstance(refused, TrustError) or isinstance(refused, errors.BadSignature)
+            lines += refused.diagnostics()
+        verdict = {"source": received.where, "signer": received.signer or None, "sound": refused is None}
+        problem, left_out = refused and str(refused), [str(error) for error in omitted]
+        data.append({**verdict, "problem": problem, "left_out": left_out})
+    for error in problems:
+        wrong += error.of_trusted
+        lines += error.diagnostics()
+        verdict = {"source": error.where, "signer": None, "sound": False}
+        data.append({**verdict, "problem": str(error), "left_out": []})
+    return Shown(lines, data, ok=usable > 0 and wrong == 0)
+
+
+def _check(
+    received: Received, policy: Policy, judge: Judge
+) -> tuple[NbcacheError | None, list[NbcacheError]]:
+    """Return why a version cannot be used, else the errors of its parts whose makers are untrusted."""
+    omitted: dict[str, NbcacheError] = {}
+    try:
+        received.unpack_all(policy)
+        for manifest in received.snapshot.manifests:
+            for error in build.vouched(manifest, judge)[1]:
+                if isinstance(error, errors.FormatError | errors.BadSignature):
+                    error.where = received.where
+                    raise error
+                omitted.setdefault(error.what, error)
+    except NbcacheError as error:
+        return error, []
+    return None, [*omitted.values()]
+
+
+def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
+    """Write all that trusted snapshots hold into one, signed by the user; each artifact keeps its maker."""
+    keyring = Keyring(settings.trust_dir)
+    judge = Judge(lambda: keyring, lambda: Policy.STRICT)
+    drafts = []
+    problems: list[NbcacheError] = []
+    for place in sources:
+        whole, damaged = versions(place, keyring)
+        refused: list[NbcacheError] = []
+        for received in whole:
+            try:
+                received.unpack_all(Policy.STRICT)  # the user is going to sign it
+            except NbcacheError as error:
+                refused.append(error)
+                continue
+            admitted = [build.vouched(manifest, judge) for manifest in received.snapshot.manifests]
+            problems += [error for _, unsigned in admitted for error in unsigned]
+            drafts.append(build.of_manifests(received, [manifest for manifest, _ in admitted]))
+        if len(refused) == len(whole):
+            raise [*refused, *damaged][0]
+        problems += [*refused, *damaged]
+    omitted = {error.what: error for error in problems}
+    names = {draft.snapshot.notebook for draft in drafts}
+    where_from = origin(names.pop() if len(names) == 1 else "", settings)
+    draft = build.merge(drafts, where_from)
+    if not draft.snapshot.contents:
+        raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
+    result = write(output, lambda before: draft, where_from, keyring)
+    count = len(result.draft.packed)
+    counts = f"{counted(count, 'artifact')} of {counted(len(drafts), 'snapshot')}"
+    lines = [f"{output}: {counts}, {size(len(result.data))}"]
+    lines += [f"  left out: {error}" for error in omitted.values()]
+    return Shown(lines, {"path": str(output), "artifacts": count, "left_out": [*omitted]})
+
+
+def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) -> Shown:
+    """Write what a notebook's cells use of what is stored here, for this environment, or `all`."""
+    target = beside(notebook) if dest is None else destination(dest)
+    here = needed_environment("a snapshot", chosen(settings.portable))
+    with closing(DirectoryStore(settings.dir)) as store:
+        artifacts = usable_artifacts(store, settings)
+        paths = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
+        manifests = filter(None, (artifacts.load_manifest(here, path) for path in paths))
+        manifest = next((manifest for manifest in manifests if manifest.artifacts), None)
+        if manifest is None:
+            raise SnapshotError(
+                "nothing compiled is stored of this notebook, for this environment",
+                where=str(notebook),
+                next_step="run it in Jupyter, or by `nbcache warm`; a kernel that cannot tell which notebook "
+                "it runs takes its own: %nbcache snapshot",
+            )
+        where = origin(notebook.name, settings)
+        cells, runs = present_cells(str(notebook)), artifacts.history.read(manifest.notebook)
+        current = partial(asked_for, cells=cells, runs=runs) if cells and not all else None
+        if current is not None and (present := current(manifest)).graphs:
+            manifest = present
+        read = partial(build.build_snapshot, artifacts, manifest, where)
+        keeps = current if target == beside(notebook) else None
+        result = write(target, read, where, Keyring(settings.trust_dir), keeps)
+    return Shown([display.taken_words(result.where, result)], asdict(result.summary()))
+
+
+def restore(source: str, settings: Settings) -> Shown:
+    """Put what fits here of the trusted snapshots at `source` into the local store, for the next kernel."""
+    baseline, judge = chosen(settings.portable), judge_of(settings)
+    restored: list[SnapshotRestored] = []
+    lines: list[str] = []
+    problems: list[NbcacheError] = []
+    with closing(DirectoryStore(settings.dir)) as store:
+        artifacts = ArtifactStore(store)
+        for received in received_from(source, settings):
+            try:
+                packed = received.unlock(settings.trust)
+                here = needed_environment("a snapshot", baseline)
+                name = baseline_for(received.snapshot.manifests, here) if baseline is None else None
+                if name is not None:
+                    here = needed_environment("a snapshot", chosen(name))
+                manifest, wrong = usable(received, here, judge)
+            except NbcacheError as error:
+                problems.append(error)
+                continue
+            refs = [ref.not_after(time.time()) for ref in manifest.artifacts]
+            for ref in refs:
+                artifacts.adopt(here.digest, ref, packed[ref.digest])
+            artifacts.save_manifest(replace(manifest, environment=here, notebook="", artifacts=tuple(refs)))
+            done = SnapshotRestored(received.where, len(manifest.graphs), len(manifest.digests))
+            restored.append(done)
+            counts = f"{counted(done.graphs, 'graph')}, {counted(done.artifacts, 'artifact')}"
+            used_by = f"; used by kernels with NBCACHE_PORTABLE={name}" if name else ""
+            lines.append(f"{one_line(done.where)}: restored {counts}{used_by}")
+            lines += [f"  {why}" for why, _ in display.left_out(received, judge)]
+            lines += [f"  part of it is not used: {error}" for error in wrong]
+        artifacts.evict(settings.max_bytes)
+    if problems and not restored:
+        raise problems[0]
+    lines += [line for problem in problems for line in problem.diagnostics()]
+    return Shown(lines, [*map(asdict, restored)])
+
+
+def this_environment(baseline: Baseline | None = None) -> Environment | None:
+    """Return this environment, where kernels compile for `baseline`; None without torch."""
+    try:
+        from nbcache.torch_bridge import environment
+
+        return environment.current(baseline)
+    except ImportError:
+        return None
+
+
+def needed_environment(subject: str, baseline: Baseline | None = None) -> Environment:
+    """Return the same; SnapshotError without torch. `subject` is for one environment."""
+    here = this_environment(baseline)
+    if here is None:
+        raise SnapshotError(
+            f"{subject} is for one environment, and torch, which tells it, is not installed here",
+            next_step="run this where the notebook's kernel runs",
+        )
+    return here
+
+
+def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore:
+    judge = judge_of(settings)
+
+    def admits(ref: ArtifactRef) -> bool:
+        try:
+            judge.admit_stored(ref)
+        except TrustError:
+            return False
+        return True
+
+    return ArtifactStore(store, admits=admits)
+
+
+# --- stores --------------------------------------------------------------------------------------
+
+
+def ls(url: str, settings: Settings) -> Shown:
+    """Show the named snapshots in a store; nothing of them is used."""
+    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+        versions = snapshots.versions()
+        data = [*map(display.version_json, versions)]
+        if not versions:
+            return Shown([f"{snapshots.name}: no snapshots"], data)
+    return Shown(display.version_lines(versions, judge_of(settings)), data)
+
+
+def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
+    """Remove the user's versions of a named snapshot, or those of all signers; artifacts stay until `gc`."""
+    target = destination(source)
+    if isinstance(target, Path):
+        raise errors.ConfigError(
+            "only what has a name in a store is removed",
+            where=source,
+            next_step="write URL#NAME; a file is removed as any other",
+        )
+    with opened(target.url, Keyring(settings.trust_dir)) as snapshots:
+        where = snapshots.where(target.name)
+        if all_signers and not yes:
+            agree(f"{one_line(where)}: remove the versions of all signers? [y/N] ", "nothing was removed")
+        removed, others = snapshots.remove(target.name, all_signers=all_signers)
+    line = f"{one_line(where)}: removed, {counted(removed, 'version')}; nbcache gc removes what only it named"
+    if others:
+        line += f"; {counted(others, 'version')} of others, or damaged, left (--all-signers removes all)"
+    return Shown([line], {"source": where, "versions": removed, "others": others})
+
+
+def gc(url: str, grace: float | None, unused_days: float | None, settings: Settings) -> Shown:
+    """Remove what no snapshot names after `grace` seconds, and what kernels share unused for 30 days."""
+    max_age = MAX_AGE_SECONDS if unused_days is None else unused_days * 86400
+    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+        done = snapshots.collect_garbage(GRACE_SECONDS if grace is None else grace)
+        live = remove_unused(snapshots.store, max_age)
+        name = snapshots.name
+    lines = [f"{name}: removed {counted(done.removed, 'artifact')} that no snapshot named"]
+    if done.problems:
+        lines = [f"{name}: nothing was removed, since not every snapshot tells what it names"]
+    elif done.due is not None:
+        due = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
+        marked = counted(done.waiting, "more is", "more are")
+        lines.append(
+            f"{marked} marked, since no snapshot names them; `nbcache gc` removes the first from {due} on"
+        )
+    lines += [line for problem in done.problems for line in problem.diagnostics()]
+    if live.problems:
+        lines.append("of what kernels share live nothing was removed, since not all tell what they use")
+    else:
+        artifacts, publishers = counted(live.artifacts, "artifact"), counted(live.publishers, "publisher")
+        unused = f"that no kernel has used for {max_age / 86400:g} days"
+        lines.append(f"live: removed {artifacts} {unused}, and what {publishers} had; {live.kept} kept")
+    lines += [line for problem in live.problems for line in problem.diagnostics()]
+    data = {
+        "removed": done.removed,
+        "marked": done.waiting,
+        "due": done.due,
+        "live": {"removed": live.artifacts, "kept": live.kept, "publishers": live.publishers},
+        "problems": [str(problem) for problem in (*done.problems, *live.problems)],
+    }
+    return Shown(lines, data, ok=not data["problems"])
+
+
+# --- torch's own bundles --------------------------------------------------------------------------
+
+
+def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
+    """Write torch's bundle of trusted snapshots, or of all that is stored here for this environment."""
+    here = needed_environment("a bundle")
+    artifacts = []
+    if source is None:
+        stored = usable_artifacts(DirectoryStore(settings.dir), settings)
+        artifacts = [*filter(None, map(stored.get, stored.everything(here).artifacts))]
+    else:
+        judge = Judge(lambda: Keyring(settings.trust_dir), lambda: Policy.STRICT)
+        problems: list[NbcacheError] = []
+        for received in received_from(source, settings):
+            try:
+                packed = received.unlock(Policy.STRICT)
+                manifest, _ = usable(received, here, judge)
+            except errors.EnvironmentMismatch:
+                continue
+            except TrustError as error:
+                problems.append(error)
+                continue
+            for ref in manifest.artifacts:
+                content = unpack(packed[ref.digest], size=ref.size, digest=ref.digest)
+                artifacts.append(Artifact(ref.type, ref.key, content))
+        if problems and not artifacts:
+            raise problems[0]
+    bundled = [artifact for artifact in artifacts if mega.is_held(artifact)]
+    if not bundled:
+        nothing = "there is nothing for a bundle: no graph there fits this machine"
+        raise SnapshotError(nothing, where=source or str(settings.dir))
+    data = mega.encode_bundle(bundled)
+    update(file, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
+    line = f"{file}: {counted(len(bundled), 'artifact')}, {size(len(data))}"
+    return Shown([line], {"path": str(file), "artifacts": len(bundled), "bytes": len(data)})
+
+
+def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings) -> Shown:
+    """Store torch's bundle for this environment; its CPU graphs with `assume_same_cpu` only."""
+    here = needed_environment("a bundle")
+    try:
+        artifacts = mega.decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
+    except NbcacheError as error:
+        error.where = str(file)
+        raise
+    sound = [artifact for artifact in artifacts if mega.is_held(artifact)]
+    taken = [artifact for artifact in sound if assume_same_cpu or not mega.holds_cpu_code(artifact)]
+    if taken and not yes:
+        agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
+    stored = ArtifactStore(DirectoryStore(settings.dir))
+    refs = []
+    for artifact in taken:
+        refs.append(stored.put(here.digest, artifact))
+        if artifact.type == "inductor" and mega.holds_cpu_code(artifact):
+            stored.put(here.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
+    if refs:
+        stored.save_manifest(Manifest(here, "", tuple(refs)))
+    left, refused = len(sound) - len(taken), len(artifacts) - len(sound)
+    lines = [f"{file}: {counted(len(taken), 'artifact')} stored for this machine"]
+    if left:
+        lines.append(
+            f"{counted(left, 'artifact')} left alone: CPU code, and a bundle does not tell for which CPU. "
+            "If it was made on this one, or one just like it: --assume-same-cpu"
+        )
+    if refused:
+        lines.append(
+            f"{counted(refused, 'artifact')} refused: torch makes none of that type, or with such a key"
+        )
+    return Shown(lines, {"stored": len(taken), "left": left, "refused": refused}, ok=bool(taken))
+
+
+# --- signers -----------------------------------------------------------------------------------------
+
+
+def signers(settings: Settings) -> Shown:
+    """Show the user's own key, which is made at the first time, and the trusted signers."""
+    keyring = Keyring(settings.trust_dir)
+    own, trusted = keyring.fingerprint(), keyring.trusted()
+    rows = [(spelled(own), "you: what to tell others")]
+    rows += [(spelled(signer.fingerprint), f"trusted: {signer.name or NOTHING}") for signer in trusted]
+    data = {"own": own, "trusted": [_signer_json(signer) for signer in trusted]}
+    return Shown([*aligned(rows, right=()), f"policy: {settings.trust.value}"], data)
+
+
+def trust(action: str, signer: str | None, name: str, settings: Settings) -> Shown:
+    """Show, add or remove signers; `signer` is a fingerprint, or to add the source of a snapshot."""
+    if action == "list":
+        return signers(settings)
+    if not signer:
+        raise errors.ConfigError(
+            f"nbcache trust {action} needs a signer",
+            next_step="give a fingerprint, as `nbcache trust list` and `nbcache inspect FILE` show them",
+        )
+    keyring = Keyring(settings.trust_dir)
+    if action == "add":
+        # A possible fingerprint is no place, even if a file has its name.
+        is_place = "://" in signer or "#" in signer or Path(signer).is_file()
+        if is_place and not is_fingerprint(signer):
+            signer = _signer_of(signer, settings)
+        entry = keyring.add(signer, name)
+        line = f"trusted from now on: {spelled(entry.fingerprint)}"
+    elif action == "remove":
+        entry = keyring.remove(signer)
+        line = (
+            f"not trusted any more: {spelled(entry.fingerprint)}; kernels that start from now on use nothing "
+            "that they compiled, whoever passed it on. Restart those that run"
+        )
+    else:
+        entry = keyring.find(signer)
+        since = time.strftime("%Y-%m-%d", time.gmtime(entry.added))
+        line = f"{spelled(entry.fingerprint)}  trusted since {since}"
+    return Shown([line + (f" ({entry.name})" if entry.name else "")], _signer_json(entry))
+
+
+def _signer_of(source: str, settings: Settings) -> str:
+    """Return the fingerprint of who else signed what is at `source`; SnapshotError if that is not one."""
+    judge = judge_of(settings)
+    versions = received_from(source, settings)
+    signed = {version.signer: version for version in versions if version.standing is not None}
+    others = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
+    if len(others) == 1:
+        return others[0]
+    if not others:
+        raise SnapshotError(
+            "nobody else signed this", where=source, next_step="nbcache inspect says whose it is"
+        )
+    words = (
+        display.signer_words(signer, judge, received.snapshot.user, received.snapshot.host)
+        for signer, received in sorted(signed.items(), key=lambda pair: pair[1].standing is Standing.UNKNOWN)
+    )
+    raise SnapshotError(
+        f"several have signed what is there: {'; '.join(words)}",
+        where=source,
+        next_step=f"name one by the fingerprint. {display.COMPARE}",
+    )
+
+
+def _signer_json(signer: TrustedSigner) -> dict[str, Any]:
+    return {**asdict(signer), "standing": Standing.TRUSTED.name.lower()}
+
+
+# --- notebooks -----------------------------------------------------------------------------------
 
 
 def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
@@ -40,7 +468,7 @@ def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
 
     def change(opened: Any) -> int:
         attached = [part for part in in_notebook.attached(opened) if is_snapshot(part, keyring)]
-        whole = united([*attached, data], keyring)
+        whole = build.united([*attached, data], keyring)
         in_notebook.attach(opened, whole)
         return len(whole)
 
@@ -71,7 +499,7 @@ def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
     def change(before: bytes | None) -> bytes:
         if before is not None:
             receive(before, keyring, where=str(target))
-        return united([*([] if before is None else [before]), *sound], keyring)
+        return build.united([*([] if before is None else [before]), *sound], keyring)
 
     update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
     length = target.stat().st_size
@@ -106,7 +534,7 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
     return _answer(done, lines, data, ok=not (require_hit and missed))
 
 
-def verify_traces(notebook: Path, settings: Settings) -> Shown:
+def _verify_traces(notebook: Path, settings: Settings) -> Shown:
     """Run a notebook without a person, and audit its traces; without any that agrees, it is a failure."""
     audited = settings.with_value("trace", "audit", origin="--traces")
     done = headless.run(notebook, audited.to_env(), say=say)
@@ -152,8 +580,7 @@ def _change(notebook: Path, change: Callable[[Any], int]) -> int:
     return numbers[-1]
 
 
-def verify(source: str, traces: bool, settings: Settings) -> Shown:
-    return verify_traces(Path(source), settings) if traces else snapshots.verify(source, settings)
+# --- kernels -------------------------------------------------------------------------------------
 
 
 def doctor(settings: Settings) -> Shown:
@@ -192,8 +619,6 @@ def _stop() -> Shown:
 def _status() -> Shown:
     folder, nurseries = kernel_spec.installed(), kernel_spec.nurseries()
     lines = [f"kernel: {folder}" if folder else "kernel: not installed (nbcache kernel install)"]
-    if folder and not kernel_spec.is_current():
-        lines[0] += ", installed by an earlier version of nbcache (run nbcache kernel install)"
     for nursery in nurseries:
         lines.append(
             f"nursery {nursery['process']}: {counted(nursery['kernels'], 'kernel')} forked, started "
@@ -207,9 +632,8 @@ def _status() -> Shown:
 
 
 _COMMANDS: tuple[Callable[..., Shown], ...] = (
-    *(snapshots.inspect, snapshots.snapshot, snapshots.restore, snapshots.ls, snapshots.rm, snapshots.gc),
-    *(snapshots.merge, snapshots.export_mega, snapshots.import_mega, snapshots.trust),
-    *(attach, detach, doctor, extract, kernel, run, verify, warm),
+    *(attach, detach, doctor, export_mega, extract, gc, import_mega, inspect, kernel, ls, merge, restore),
+    *(rm, run, snapshot, trust, verify, warm),
 )
 RUNS = {command.__name__.replace("_", "-"): command for command in _COMMANDS}
 """Each takes the arguments of its form in the table of verbs by their names, and the settings."""
