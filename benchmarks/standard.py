@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+
 from benchmarks.redis_server import OURS, TORCHS, Counts, Server
 from nbcache.bench.report import VARIANTS, Run, Subject, Variant
 from nbcache.bench.runner import (
@@ -176,6 +178,14 @@ def sizes_of(folder: Path, cell: str, bundle: Path) -> Sizes:
     )
 
 
+class _Launcher(KernelSpecManager):
+    """Finds one kernel, whatever its name: the one that nbcache's launcher starts."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        argv = [sys.executable, *PYTHON_OPTIONS, *LAUNCHER, "-f", "{connection_file}", "--log-level=ERROR"]
+        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
+
+
 class ModelRunner(Runner):
     """Measures one model, and what it stores, sends and shares."""
 
@@ -252,9 +262,8 @@ class ModelRunner(Runner):
             return
         variables = self.variables(planned)
         _nursery("start", variables)
-        command = [sys.executable, *PYTHON_OPTIONS, *LAUNCHER]
         try:
-            with super().start(planned, command=command) as running:
+            with super().start(planned, specs=_Launcher()) as running:
                 if not running.ask("__import__('sys').modules['nbcache.launcher'].__name__"):
                     raise CellFailed("the kernel was not forked; see `nbcache kernel status`")
                 yield running

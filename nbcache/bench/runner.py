@@ -10,14 +10,13 @@ import os
 import re
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
+from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
@@ -149,16 +148,6 @@ class Kernel:
         return f": {one_line(lines[-1], 300)}" if lines else ""
 
 
-class _OneCommand(KernelSpecManager):
-    """Finds one kernel, whatever its name: the one that `command` starts."""
-
-    command: Sequence[str] = ()
-
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        argv = [*self.command, "-f", "{connection_file}", "--log-level=ERROR"]
-        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
-
-
 @contextlib.contextmanager
 def kernel(
     home: Home,
@@ -166,15 +155,14 @@ def kernel(
     variables: Mapping[str, str],
     *,
     name: str | None = None,
-    command: Sequence[str] = (sys.executable, "-m", "ipykernel_launcher"),
+    specs: KernelSpecManager | None = None,
 ) -> Iterator[Kernel]:
-    """Start a Jupyter kernel, by its name or its command, and kill it at the end; CellFailed without it."""
+    """Start a Jupyter kernel, by default this interpreter's, and kill it at the end; CellFailed without it."""
     # An interrupt may come before jupyter_client removes the file: it goes with the folder.
     file = str(home.root / "kernel.json")
-    manager = AsyncKernelManager(kernel_name=name or "nbcache-bench", connection_file=file)
-    if name is None:
-        manager.kernel_spec_manager = _OneCommand()
-        manager.kernel_spec_manager.command = command
+    specs = specs or (KernelSpecManager() if name else KernelSpecManager(kernel_dirs=[]))
+    manager = AsyncKernelManager(kernel_name=name or "python3", connection_file=file)
+    manager.kernel_spec_manager = specs
     notebook = new_notebook()  # type: ignore[no-untyped-call]
     place = {"metadata": {"path": str(cwd)}}
     client = NotebookClient(notebook, km=manager, timeout=None, shutdown_kernel="immediate", resources=place)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -37,25 +35,17 @@ def install(*, user: bool = False) -> Path:
     """
     _only_on_linux()
     specs = _manager()
-    from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+    from ipykernel.kernelspec import get_kernel_dict, write_kernel_spec
 
-    ordinary = get_kernel_dict(python_arguments=PYTHON_OPTIONS)
-    python = ordinary["argv"][: ordinary["argv"].index("-m")]
-    spec = {
-        "argv": [*python, *LAUNCHER, "-f", "{connection_file}"],
-        "display_name": _TITLE,
-        "language": "python",
-        "metadata": ordinary["metadata"],
-        "kernel_protocol_version": ordinary["kernel_protocol_version"],
-    }
+    ordinary = get_kernel_dict(python_arguments=PYTHON_OPTIONS)["argv"]
+    command = [*ordinary[: ordinary.index("-m")], *LAUNCHER, "-f", "{connection_file}"]
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / NAME
-        shutil.copytree(str(RESOURCES), source)
-        (source / "kernel.json").write_text(json.dumps(spec, indent=1) + "\n")
+        changes = {"argv": command, "display_name": _TITLE}
+        source = write_kernel_spec(Path(folder, NAME), changes)
         in_prefix = sys.prefix != sys.base_prefix and not user
         where: dict[str, Any] = {"prefix": sys.prefix} if in_prefix else {"user": True}
         try:
-            return Path(specs.install_kernel_spec(str(source), NAME, **where))
+            return Path(specs.install_kernel_spec(source, NAME, **where))
         except OSError as error:
             raise NbcacheError(
                 f"the kernel cannot be installed: {error.strerror or error}",

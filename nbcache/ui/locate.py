@@ -75,21 +75,11 @@ def opened_by(notebook: Path) -> str | None:
     wanted = os.path.realpath(notebook)
     for server, sessions in _ask_servers(os.environ, _TIMEOUT):
         if sessions is None:
-            if isinstance(pid := server.get("pid"), int) and _is_alive(pid):
+            if isinstance(pid := server.get("pid"), int) and os.path.exists(f"/proc/{pid}"):
                 return f"{server['url']}, which does not answer"
         elif any(os.path.realpath(path) == wanted for _, path in sessions):
             return str(server["url"])
     return None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's process, which is alive
-        pass
-    return True
 
 
 def _servers() -> Iterator[_Server]:
