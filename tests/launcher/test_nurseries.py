@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from nbcache.launcher import kernel_spec, protocol
+from nbcache.launcher import protocol
 from nbcache.ui.terminal.parser import main
 from support.nurseries import Place, Start, nursery_of
 from support.redis_servers import wait_until
@@ -168,7 +168,7 @@ def test_where_each_try_ends_the_command_says_why(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     tries = tmp_path / "tries"
     code = f"open({str(tries)!r}, 'a').write('.')"
-    monkeypatch.setattr(kernel_spec, "nursery_command", lambda options: [sys.executable, "-c", code])
+    monkeypatch.setattr(protocol, "nursery_command", lambda options: [sys.executable, "-c", code])
 
     assert main(["kernel", "start"]) == 1
 
