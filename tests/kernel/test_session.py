@@ -170,6 +170,20 @@ def test_another_notebook_hits_on_demand_and_another_environment_does_not(
     assert first.restart(store, **changes).run("b", "k") == [outcome]
 
 
+def test_the_manifest_is_the_union_of_restored_and_new(store: DirectoryStore) -> None:
+    first = Kernel(store)
+    first.run("a", "k1")
+    second = first.restart(store)
+    second.run("b", "k2")
+    third = second.restart(store)
+    third.session.close()
+
+    manifest = third.session.artifacts.load_manifest(HERE, "/n.ipynb")
+
+    assert manifest is not None
+    assert {ref.key for ref in manifest.artifacts} == {"k1", "k2"}
+
+
 def test_two_kernels_of_one_notebook_merge(store: DirectoryStore) -> None:
     kernels = [Kernel(store), Kernel(store)]
     threads = [
@@ -187,6 +201,20 @@ def test_two_kernels_of_one_notebook_merge(store: DirectoryStore) -> None:
 
     assert manifest is not None
     assert {ref.key for ref in manifest.artifacts} == {f"k{n}-{i}" for n in range(2) for i in range(20)}
+
+
+def test_a_cell_that_is_not_to_be_saved_records_nothing(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    kernel.session.begin_cell(Cell.of("a", 1))
+    kernel.session.saving = False
+    kernel.bridge.compile("k")
+    kernel.session.end_cell()
+    assert kernel.session.flush(5)
+    assert list(store.keys("artifact/")) == []
+
+    kernel.run("b", "k2")
+    assert kernel.session.flush(5)
+    assert len(list(store.keys("artifact/"))) == 1
 
 
 @pytest.mark.parametrize("error", [StoreFull("the disk is full"), StoreUnavailable("gone")])
@@ -248,6 +276,15 @@ def test_a_corrupt_artifact_is_a_miss_and_is_stored_anew(store: DirectoryStore, 
     third = second.restart(store)
     assert third.run("a", "k") == [Outcome.HIT]
     assert third.session.reports[0].notices == ()
+
+
+def test_clearing_removes_all_and_the_next_compile_misses(store: DirectoryStore) -> None:
+    kernel = Kernel(store)
+    kernel.run("a", "k")
+
+    assert kernel.session.clear() > 0
+    assert list(store.keys()) == []
+    assert kernel.restart(store).run("a", "k") == [Outcome.MISS]
 
 
 def test_a_process_that_can_start_no_thread_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import nbformat
@@ -21,6 +23,7 @@ from support.front_door import (
     LOAD,
     REPORTS,
     SET_UP,
+    client_for,
     errors,
     graphs,
     outcomes,
@@ -690,6 +693,73 @@ def test_no_other_thread_replaces_torchs_logger_while_a_cell_compiles(isolated, 
     notebook = run_cells([NOTE_LOGGERS, LOAD, hashed], isolated)
 
     assert printed(notebook, 2) == "True\n"
+
+
+def test_two_kernels_at_once_share_one_store(with_headers, run_cells, wipe, tmp_path):
+    def cells(number):
+        own = f"@torch.compile\ndef own(x):\n    return x.sin() + {number}\nprint(own(x).sum().item())"
+        return [LOAD, SET_UP, DEFINE, CALL, own, REPORTS]
+
+    async def at_once():
+        clients = [client_for(cells(number), with_headers, tmp_path) for number in (1, 2)]
+        runs = [client.async_execute(cleanup_kc=True, env=dict(with_headers)) for client in clients]
+        return await asyncio.gather(*runs)
+
+    both = asyncio.run(at_once())
+    wipe(with_headers)
+    third = [run_cells(cells(number), with_headers) for number in (1, 2)]
+
+    assert [outcomes(notebook) for notebook in both] == [["hit"] * 4 + ["miss"]] * 2
+    assert [outcomes(notebook) for notebook in third] == [["hit"] * 5] * 2
+    assert [printed(notebook, 4) for notebook in third] == [printed(notebook, 4) for notebook in both]
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """Return a function that mounts a small file system in memory, `mount(name, options)`."""
+    mounted: list[Path] = []
+
+    def mount(name, options):
+        folder = tmp_path / name
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if os.getuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+            pytest.skip("needs the right to mount a file system")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_on_a_full_disk_the_cell_runs_and_one_warning_says_so(with_headers, run_cells, mount):
+    disk = mount("disk", "size=16k")
+    cell = "%%compile_cached\nprint(torch.compile(lambda x: x * 7)(x).sum().item())\n%nbcache flush"
+
+    notebook = run_cells(
+        [LOAD, SET_UP, cell, "1", REPORTS], {**with_headers, "NBCACHE_DIR": str(disk / "store")}
+    )
+
+    assert outcomes(notebook) == ["miss"]
+    notices = [notice for report in reports(notebook) for notice in report["notices"]]
+    assert len(notices) == 1 and "no room" in notices[0]
+
+
+def test_a_store_that_cannot_be_written_to_is_still_read(with_headers, run_cells, mount):
+    disk = mount("disk", "size=64m")
+    shutil.copytree(with_headers["NBCACHE_DIR"], disk / "store")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    more = "%%compile_cached\nprint(torch.compile(lambda x: x * 8)(x).sum().item())"
+
+    notebook = run_cells(
+        [LOAD, SET_UP, DEFINE, CALL, more, "%nbcache flush", REPORTS],
+        {**with_headers, "NBCACHE_DIR": str(disk / "store")},
+    )
+
+    assert outcomes(notebook) == ["hit"] * 4 + ["miss"]
+    notices = [notice for report in reports(notebook) for notice in report["notices"]]
+    assert len(notices) == 1
 
 
 def test_where_nobody_can_press_a_button_a_panel_is_static_html(run_cells):
