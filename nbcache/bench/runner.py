@@ -157,7 +157,7 @@ def kernel(
     name: str | None = None,
     specs: KernelSpecManager | None = None,
 ) -> Iterator[Kernel]:
-    """Start a Jupyter kernel, by default this interpreter's; kill it at the end. CellFailed if none starts."""
+    """Start a Jupyter kernel, by default this interpreter's; kill it at the end. CellFailed if it fails."""
     # An interrupt may come before jupyter_client removes the file: it goes with the folder.
     file = str(home.root / "kernel.json")
     specs = specs or (KernelSpecManager() if name else KernelSpecManager(kernel_dirs=[]))
