@@ -41,7 +41,7 @@ TIMELINE = "%nbcache timeline"
 GRAPHS = "%nbcache graphs"
 SETTINGS = "%nbcache panel settings"
 CELLS = {"panel": 4, "timeline": 5, "graph": 6, "settings": 7}
-"""Where each picture is taken, by its name."""
+"""Name of a picture → the cell that it shows."""
 
 
 def run(server: lab.Server, browser: object, step: str) -> lab.Page:

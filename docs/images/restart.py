@@ -45,7 +45,7 @@ def run(folder: Path, count: int) -> list[nbformat.NotebookNode]:
     }
     environ |= {"TMPDIR": str(temporary), "NBCACHE_DIR": str(folder / "nbcache"), "NBCACHE_LIVE": "off"}
     notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(each) for each in (LOAD, DEFINE, RUN)]
+        cells=[nbformat.v4.new_code_cell(source) for source in (LOAD, DEFINE, RUN)]
     )
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(folder), env=environ)
     shutil.rmtree(temporary, ignore_errors=True)

@@ -39,7 +39,7 @@ def from_json(content: bytes, name: str) -> Fields:
         raise corrupt(f"a {name} is expected, and something else is there")
     version = fields.integer("version")
     if version > VERSION:
-        raise unsupported(name, version)
+        raise newer_version(name, version)
     if version < 1:
         raise corrupt(f"a {name} has version {version}, which never was")
     return fields
@@ -101,7 +101,7 @@ def corrupt(problem: str) -> CorruptEntry:
     )
 
 
-def unsupported(name: str, version: int) -> UnsupportedVersion:
+def newer_version(name: str, version: int) -> UnsupportedVersion:
     """Return the error for a later version than is known, which is quoted only up to a bound."""
     quoted = str(version) if version < _MOST_QUOTED else f"{_MOST_QUOTED} or later"
     return UnsupportedVersion(

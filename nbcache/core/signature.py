@@ -22,7 +22,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from nbcache.core.canonical_json import unsupported
+from nbcache.core.canonical_json import newer_version
 from nbcache.core.errors import BadSignature
 from nbcache.core.key import is_sha256, sha256
 
@@ -70,7 +70,7 @@ class Signature:
             fields = None
         match fields:
             case {"format": "nbcache.signature", "version": int(version)} if version > _VERSION:
-                raise unsupported("signature", version)
+                raise newer_version("signature", version)
             case {
                 "algorithm": "ed25519",
                 "format": "nbcache.signature",

@@ -165,7 +165,7 @@ class Originals:
         for key, value in entries.items():
             if torch_entries.get(key, ABSENT) is value or (has_names and self._has_no_effect(key, value)):
                 continue
-            if key not in torch_entries and isinstance(owner, type) and _inherited(owner, key) is value:
+            if key not in torch_entries and isinstance(owner, type) and _from_bases(owner, key) is value:
                 continue  # a replacement of an inherited attribute was undone
             yield Change(key, value, key in torch_entries or (has_names and _declares(owner, key)))
         for key in torch_entries:
@@ -320,13 +320,13 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or function)
 
 
-def _inherited(owner: type, name: str) -> Any:
+def _from_bases(owner: type, name: str) -> Any:
     return next((vars(base)[name] for base in owner.__mro__[1:] if name in vars(base)), ABSENT)
 
 
 def _declares(owner: Any, name: str) -> bool:
     """Return whether a class inherits this name, or the name occurs in the module's source."""
-    if isinstance(owner, type) and _inherited(owner, name) is not ABSENT:
+    if isinstance(owner, type) and _from_bases(owner, name) is not ABSENT:
         return True
     module = _module_of(owner)
     return module is not None and name in _names_in(module)

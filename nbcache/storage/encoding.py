@@ -10,7 +10,7 @@ import struct
 from hashlib import sha256
 from typing import Any
 
-from nbcache.core.canonical_json import Fields, corrupt, from_json, hex64, is_text, to_json, unsupported
+from nbcache.core.canonical_json import Fields, corrupt, from_json, hex64, is_text, newer_version, to_json
 from nbcache.core.key import Component
 from nbcache.core.model import (
     MAX_CONTENT_BYTES,
@@ -60,7 +60,7 @@ def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX
     # A later version may have another header: only its version byte is looked at.
     version = data[len(_MAGIC)] if len(data) > len(_MAGIC) else _VERSION
     if version > _VERSION:
-        raise unsupported("entry", version)
+        raise newer_version("entry", version)
     if len(data) < _HEADER.size:
         raise corrupt(f"an entry ends within its header, after {len(data)} bytes")
     _, version, codec, content_length, payload_length, payload_digest = _HEADER.unpack_from(data)

@@ -14,7 +14,7 @@ import re
 import zlib
 from collections.abc import Iterable
 
-from nbcache.core.canonical_json import unsupported
+from nbcache.core.canonical_json import newer_version
 from nbcache.core.errors import CorruptSnapshot
 from nbcache.core.model import Artifact
 from nbcache.storage.types import type_of
@@ -47,7 +47,7 @@ def decode_bundle(data: bytes) -> list[Artifact]:
     if int.from_bytes(reader.take(_CHECKSUM_BYTES)) != zlib.crc32(memoryview(data)[_CHECKSUM_BYTES:]):
         raise _corrupt("its checksum is wrong")
     if (version := reader.integer()) != _VERSION:
-        raise unsupported("bundle", version)
+        raise newer_version("bundle", version)
     artifacts: dict[Artifact, None] = {}
     while reader.tell() < len(data):
         type = reader.text()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nbcache.core import key as keys
-from nbcache.core.canonical_json import corrupt, unsupported
+from nbcache.core.canonical_json import corrupt, newer_version
 from nbcache.core.errors import FormatError
 from nbcache.core.model import MAX_CONTENT_BYTES, Environment
 from nbcache.storage.compatibility import scope
@@ -61,7 +61,7 @@ def decode_shared(value: bytes) -> list[Variant]:
     if not value.startswith(_MAGIC):
         raise corrupt("a shared entry does not begin as nbcache's do")
     if len(value) > len(_MAGIC) and value[len(_MAGIC)] > _VERSION:
-        raise unsupported("shared entry", value[len(_MAGIC)])
+        raise newer_version("shared entry", value[len(_MAGIC)])
     if len(value) < _HEADER.size:
         raise corrupt("a shared entry ends within its header")
     _, version, count = _HEADER.unpack_from(value)
