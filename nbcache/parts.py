@@ -27,6 +27,7 @@ _RUNTIME = "torch._inductor.runtime"
 _TUNING = f"{_RUNTIME}.autotune_cache"
 _VARIABLES = "torch._dynamo.variables"
 _NO_ENTRIES = "AOTAutograd's cache is off: it works on each graph again, and inductor's part of it hits"
+_UNSAFE = "torch's default folder is used whoever made it"
 _SAME_KEYS = "the keys of graphs differ from those with it, so that these miss"
 _TUNED_AGAIN = "kernels of restored graphs are tuned again"
 
@@ -62,14 +63,12 @@ PARTS = (
         modules=("torch",),
     ),
     _part(
-        DefaultFolder.replace_default,
+        DefaultFolder.replace_name,
         "have torch use a folder of nbcache in place of its default one, to which others may write",
-        "torch's default folder is used whoever made it",
+        _UNSAFE,
         "default_cache_dir()",
         f"{_RUNTIME}.runtime_utils:default_cache_dir()",
         f"{_CODECACHE}:default_cache_dir()",
-        f"{_CODECACHE}:_HEADER_DIR",
-        f"{_CODECACHE}:_HEADER_LOCK_DIR?",
         owner="folder",
         modules=(f"{_RUNTIME}.cache_dir_utils", f"{_RUNTIME}.runtime_utils", _CODECACHE),
     ),
@@ -144,6 +143,14 @@ PARTS = (
         "the first compile hashes them",
         flag="hashes_ahead",
         modules=(_CODECACHE,),
+    ),
+    _part(
+        DefaultFolder.replace_headers,
+        "have headers compiled in a folder that is safe",
+        _UNSAFE,
+        f"{_CODECACHE}:_HEADER_DIR",
+        "_HEADER_LOCK_DIR?",
+        owner="folder",
     ),
     _key_part(
         Dependencies.follow_keys,

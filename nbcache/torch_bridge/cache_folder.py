@@ -449,7 +449,7 @@ class DefaultFolder:
         self._usual: Callable[[], str] | None = None
         self._hooked: list[Callable[[], str]] = []
 
-    def replace_default(self, module: Any, context: Context, patches: Patches) -> None:
+    def replace_name(self, module: Any, context: Context, patches: Patches) -> None:
         """Hook a module that defines `default_cache_dir`, or has imported it from a hooked module."""
 
         def default_cache_dir(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
@@ -460,13 +460,12 @@ class DefaultFolder:
         self._usual = self._usual or module.default_cache_dir
         patches.hook(module, "default_cache_dir", default_cache_dir)
         self._hooked.append(module.default_cache_dir)
-        if module.__name__ == _CODECACHE:
-            self._replace_headers(module, self._usual(), patches)
 
-    def _replace_headers(self, codecache: Any, usual: str, patches: Patches) -> None:
+    def replace_headers(self, codecache: Any, context: Context | None, patches: Patches) -> None:
         if not hasattr(codecache, "_HEADER_DIR"):
             raise AttributeError("_HEADER_DIR")
         self._patches, folder = patches, str(self._folder())
+        usual = (self._usual or codecache.default_cache_dir)()
         for name, parts in _HEADER_FOLDERS.items():
             if hasattr(codecache, name):
                 setattr(codecache, name, os.path.join(usual, *parts))  # it may be ours already
@@ -475,7 +474,7 @@ class DefaultFolder:
     def check(self) -> None:
         """Check again where headers are: in a temp folder that was cleaned, anybody can make them."""
         codecache: Any = sys.modules.get(_CODECACHE)
-        if self._patches is None or self._usual is None or codecache is None:
+        if self._patches is None or codecache is None:
             return
         if os.path.dirname(codecache._HEADER_DIR) != str(self._folder()):
-            self._replace_headers(codecache, self._usual(), self._patches)
+            self.replace_headers(codecache, None, self._patches)

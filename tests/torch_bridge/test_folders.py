@@ -226,20 +226,20 @@ def test_torch_gets_another_default_folder_and_gets_its_own_back(temp: Path) -> 
     usual, other, moved = temp / "torchinductor_ada", temp / "other", temp / "moved"
     folder = other
     default, patches = DefaultFolder(lambda: folder), Patches()
-    module = SimpleNamespace(default_cache_dir=lambda: str(usual), __name__="cache_dir_utils")
-    default.replace_default(module, None, patches)  # type: ignore[arg-type]
-    name = "torch._inductor.codecache"
-    codecache = SimpleNamespace(default_cache_dir=module.default_cache_dir, __name__=name)
+    module = SimpleNamespace(default_cache_dir=lambda: str(usual))
+    default.replace_name(module, None, patches)  # type: ignore[arg-type]
+    codecache = SimpleNamespace(default_cache_dir=module.default_cache_dir)
     codecache._HEADER_DIR = os.path.join(codecache.default_cache_dir(), "precompiled_headers")
     codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
-    default.replace_default(codecache, None, patches)  # type: ignore[arg-type]
+    default.replace_name(codecache, None, patches)  # type: ignore[arg-type]
+    default.replace_headers(codecache, None, patches)  # type: ignore[arg-type]
     assert module.default_cache_dir() == codecache.default_cache_dir() == str(other)
     assert f"{other}/precompiled_headers" == codecache._HEADER_DIR
     assert f"{other}/precompiled_headers/locks" == codecache._HEADER_LOCK_DIR
 
     folder = moved  # as when the temp folder was cleaned, and somebody else was first
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, name, codecache)
+        patch.setitem(sys.modules, "torch._inductor.codecache", codecache)
         default.check()
     assert f"{moved}/precompiled_headers" == codecache._HEADER_DIR
 
