@@ -64,7 +64,7 @@ PARTS = (
     ),
     _part(
         DefaultFolder.replace_name,
-        "have torch use a folder of nbcache in place of its default one, to which others may write",
+        "have torch use its default folder only where nobody else can write to it",
         _UNSAFE,
         "default_cache_dir()",
         f"{_RUNTIME}.runtime_utils:default_cache_dir()",
@@ -148,7 +148,7 @@ PARTS = (
         DefaultFolder.replace_headers,
         "have headers compiled in a folder that is safe",
         _UNSAFE,
-        f"{_CODECACHE}:_HEADER_DIR",
+        f"{_CODECACHE}:_HEADER_DIR?",
         "_HEADER_LOCK_DIR?",
         owner="folder",
     ),

@@ -46,12 +46,14 @@ _REMEDY = "have it removed, or set TMPDIR to a folder of your own, and restart t
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
 _CODECACHE = "torch._inductor.codecache"
 _HEADERS = "precompiled_headers"
+_USED = (_HEADERS, "cache")
+"""Folders in torch's default one that it reads whatever TORCHINDUCTOR_CACHE_DIR says; one has pickles."""
 _HEADER_FOLDERS = {"_HEADER_DIR": (_HEADERS,), "_HEADER_LOCK_DIR": (_HEADERS, "locks")}
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
 _CACHES = ("aotautograd", "dynamo", "fxgraph")
 """Folders of torch's cache folder in which it looks things up; others hold what a compile works on."""
 _DEFAULT = "default"
-"""Folder, beside those for environments, that stands for torch's default one."""
+"""Folder, beside those for environments, that stands for torch's default one where that is not safe."""
 _IN_USE_SECONDS = 60.0
 
 
@@ -332,6 +334,26 @@ def is_private(folder: Path) -> bool:
     return all(_fault(path) is None and _is_closed(path) for path in (folder.parent, folder))
 
 
+def is_safe(folder: Path) -> bool:
+    """Return whether a folder that is there holds only what this user has put there; it may be a link."""
+    try:
+        target = folder.resolve(strict=True)
+        is_ours = folder.lstat().st_uid == os.geteuid() and _fault(target) is None
+        return is_ours and not target.stat().st_mode & _OTHERS_WRITE and _foreign_parent(folder) is None
+    except (OSError, RuntimeError):  # RuntimeError: links in a circle
+        return False
+
+
+def _is_safe_below(folder: Path, name: str) -> bool:
+    """Return the same of the entry `name` of a safe folder, or True where it has none."""
+    inner = folder / name
+    if not os.path.lexists(inner):
+        return True
+    if inner.is_symlink() or not _is_closed(folder.resolve()):
+        return is_safe(inner)
+    return _fault(inner) is None  # nobody else can enter: torch may have made it with any mode
+
+
 def secure(folder: Path) -> bool:
     """Make `folder` private; return whether it removed an open one. StoreUnavailable for another's root."""
     _make(folder)
@@ -437,14 +459,14 @@ def _remove(folder: Path) -> None:
 
 
 class DefaultFolder:
-    """Makes torch use the folder that `folder` returns in place of its default one.
+    """Makes torch use the folder that `other` returns where others can have written to its default one.
 
     torch keeps some files there whatever TORCHINDUCTOR_CACHE_DIR says, such as precompiled headers, which are
-    part of every kernel, and pickles. Anybody can foresee that folder's name in the temp folder.
+    part of every kernel. Anybody can foresee the folder's name in the temp folder.
     """
 
-    def __init__(self, folder: Callable[[], Path]) -> None:
-        self._folder = folder
+    def __init__(self, other: Callable[[], Path]) -> None:
+        self._other = other
         self._patches: Patches | None = None
         self._usual: Callable[[], str] | None = None
         self._hooked: list[Callable[[], str]] = []
@@ -453,7 +475,7 @@ class DefaultFolder:
         """Hook a module that defines `default_cache_dir`, or has imported it from a hooked module."""
 
         def default_cache_dir(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
-            return str(self._folder())
+            return self._safe(original(*args, **kwargs))
 
         if module.default_cache_dir in self._hooked:
             module.default_cache_dir = self._usual
@@ -462,19 +484,28 @@ class DefaultFolder:
         self._hooked.append(module.default_cache_dir)
 
     def replace_headers(self, codecache: Any, context: Context | None, patches: Patches) -> None:
-        if not hasattr(codecache, "_HEADER_DIR"):
-            raise AttributeError("_HEADER_DIR")
-        self._patches, folder = patches, str(self._folder())
+        self._patches = patches
         usual = (self._usual or codecache.default_cache_dir)()
+        safe = self._safe(usual)
+        if safe != usual and not hasattr(codecache, "_HEADER_DIR"):
+            raise AttributeError("_HEADER_DIR")
         for name, parts in _HEADER_FOLDERS.items():
             if hasattr(codecache, name):
                 setattr(codecache, name, os.path.join(usual, *parts))  # it may be ours already
-                patches.set(codecache, name, os.path.join(folder, *parts))
+                patches.set(codecache, name, os.path.join(safe, *parts))
 
     def check(self) -> None:
         """Check again where headers are: in a temp folder that was cleaned, anybody can make them."""
         codecache: Any = sys.modules.get(_CODECACHE)
-        if self._patches is None or codecache is None:
+        if self._patches is None or not hasattr(codecache, "_HEADER_DIR"):
             return
-        if os.path.dirname(codecache._HEADER_DIR) != str(self._folder()):
+        if os.path.dirname(codecache._HEADER_DIR) != codecache.default_cache_dir():
             self.replace_headers(codecache, None, self._patches)
+
+    def _safe(self, usual: str) -> str:
+        folder = Path(usual)
+        with contextlib.suppress(OSError):  # it belongs to who makes it first
+            folder.mkdir(mode=0o700)
+        if is_safe(folder) and all(_is_safe_below(folder, name) for name in _USED):
+            return usual
+        return str(self._other())

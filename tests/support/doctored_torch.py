@@ -28,8 +28,8 @@ from nbcache.torch_bridge.hooks import Hook, Part
 
 DRIVER = "triton.backends.nvidia.driver"
 OF_FUNCTIONS = (classmethod, staticmethod)
-OPTIONAL = {"put_winner", "_HEADER_LOCK_DIR"}
-"""Places that some releases lack."""
+OPTIONAL = {"put_winner", "_HEADER_DIR", "_HEADER_LOCK_DIR"}
+"""Places that some releases lack, or that nobody misses where torch's default folder is safe."""
 
 
 class Installed:

@@ -86,16 +86,6 @@ def environ_below(folder: Path) -> dict[str, str]:
     }
 
 
-def bring_headers(source: Path, target: Path) -> None:
-    """Link torch's precompiled headers from one temp folder to another, which is empty."""
-    (headers,) = source.glob("nbcache_*/default/precompiled_headers")
-    folder = target
-    for name in headers.relative_to(source).parts[:2]:
-        folder /= name
-        folder.mkdir(mode=0o700)
-    (folder / headers.name).symlink_to(headers)
-
-
 def give_to_client(environ: Environ, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the client that starts kernels, which runs in this process, use Jupyter's folders in `environ`."""
     for name, value in environ.items():

@@ -23,6 +23,7 @@ from nbcache.torch_bridge.cache_folder import (
     DefaultFolder,
     folder_in_root,
     is_private,
+    is_safe,
     note_others,
     refusal,
     secure,
@@ -222,10 +223,97 @@ def test_what_cannot_be_removed_is_not_where_torch_looks(temp: Path, monkeypatch
 # --- torch's default folder -----------------------------------------------------------------------
 
 
-def test_torch_gets_another_default_folder_and_gets_its_own_back(temp: Path) -> None:
-    usual, other, moved = temp / "torchinductor_ada", temp / "other", temp / "moved"
-    folder = other
-    default, patches = DefaultFolder(lambda: folder), Patches()
+def test_torchs_default_folder_is_used_where_it_is_ours_alone(temp: Path) -> None:
+    usual = temp / "torchinductor_ada"
+    module, codecache = replaced(usual, temp / "other")
+
+    assert module.default_cache_dir() == str(usual)
+    assert headers(codecache)[0] == f"{usual}/precompiled_headers"
+    assert stat.S_IMODE(usual.stat().st_mode) == 0o700  # nobody can be faster now
+
+
+@pytest.mark.parametrize("part", [".", "precompiled_headers", "cache"])
+@pytest.mark.parametrize(
+    ("owner", "mode"), [(os.geteuid(), 0o777), pytest.param(MALLORY, 0o755, marks=as_root)]
+)
+def test_elsewhere_another_stands_for_it_and_for_that_of_precompiled_headers(
+    temp: Path, part: str, owner: int, mode: int
+) -> None:
+    usual = temp / "torchinductor_ada"
+    if part != ".":
+        usual.mkdir()
+        usual.chmod(0o755)
+    plant(usual / part, owner=owner, mode=mode)
+
+    module, codecache = replaced(usual, temp / "other")
+
+    assert module.default_cache_dir() == codecache.default_cache_dir() == str(temp / "other")
+    assert headers(codecache) == [
+        f"{temp}/other/precompiled_headers",
+        f"{temp}/other/precompiled_headers/locks",
+    ]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_where_torch_makes_folders_that_a_group_can_write_to_it_finds_its_headers_again(
+    temp: Path, there: bool
+) -> None:
+    """As with a umask of 002."""
+    usual, other = temp / "torchinductor_ada", temp / "other"
+    if there:
+        usual.mkdir(mode=0o775)
+        usual.chmod(0o775)
+    other.mkdir(mode=0o700)
+    default = DefaultFolder(lambda: other)
+    _, codecache = replaced(usual, other, default)
+    first = headers(codecache)
+    Path(first[1]).mkdir(parents=True)
+    Path(first[0]).chmod(0o775)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch._inductor.codecache", codecache)
+        default.check()
+
+    assert headers(codecache) == first == headers(replaced(usual, other)[1])
+    assert first[0] == f"{other if there else usual}/precompiled_headers"
+
+
+def test_where_somebody_makes_it_once_it_was_cleaned_away_headers_go_elsewhere_from_then_on(
+    temp: Path,
+) -> None:
+    usual = temp / "torchinductor_ada"
+    default = DefaultFolder(lambda: temp / "other")
+    _, codecache = replaced(usual, temp / "other", default)
+    usual.rmdir()
+    plant(usual, owner=os.geteuid())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch._inductor.codecache", codecache)
+        default.check()
+
+    assert headers(codecache)[0] == f"{temp}/other/precompiled_headers"
+
+
+def test_unloading_puts_torchs_default_folder_back(temp: Path) -> None:
+    usual = temp / "torchinductor_ada"
+    plant(usual, owner=os.geteuid())
+    patches = Patches()
+    module, codecache = replaced(usual, temp / "other", patches=patches)
+
+    patches.restore()
+
+    assert module.default_cache_dir is codecache.default_cache_dir  # torch's own, and not our first hook
+    assert module.default_cache_dir() == str(usual)
+    assert headers(codecache)[0] == f"{usual}/precompiled_headers"
+
+
+def headers(codecache: SimpleNamespace) -> list[str]:
+    return [codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR]
+
+
+def replaced(
+    usual: Path, other: Path, default: DefaultFolder | None = None, patches: Patches | None = None
+) -> tuple[SimpleNamespace, SimpleNamespace]:
+    """Return modules as torch's, the second of which has imported from the first, hooked."""
+    default, patches = default or DefaultFolder(lambda: other), patches or Patches()
     module = SimpleNamespace(default_cache_dir=lambda: str(usual))
     default.replace_name(module, None, patches)  # type: ignore[arg-type]
     codecache = SimpleNamespace(default_cache_dir=module.default_cache_dir)
@@ -233,20 +321,16 @@ def test_torch_gets_another_default_folder_and_gets_its_own_back(temp: Path) -> 
     codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
     default.replace_name(codecache, None, patches)  # type: ignore[arg-type]
     default.replace_headers(codecache, None, patches)  # type: ignore[arg-type]
-    assert module.default_cache_dir() == codecache.default_cache_dir() == str(other)
-    assert f"{other}/precompiled_headers" == codecache._HEADER_DIR
-    assert f"{other}/precompiled_headers/locks" == codecache._HEADER_LOCK_DIR
+    return module, codecache
 
-    folder = moved  # as when the temp folder was cleaned, and somebody else was first
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "torch._inductor.codecache", codecache)
-        default.check()
-    assert f"{moved}/precompiled_headers" == codecache._HEADER_DIR
 
-    patches.restore()
-    assert module.default_cache_dir is codecache.default_cache_dir  # torch's own, and not our first hook
-    assert module.default_cache_dir() == str(usual)
-    assert f"{usual}/precompiled_headers" == codecache._HEADER_DIR
+def test_a_link_of_ones_own_to_a_folder_of_ones_own_is_safe(temp: Path) -> None:
+    (temp / "mine").mkdir(mode=0o700)
+    (temp / "link").symlink_to(temp / "mine")
+
+    assert is_safe(temp / "link") and not is_safe(temp / "nothing")
+    (temp / "mine").chmod(0o777)
+    assert not is_safe(temp / "link")
 
 
 # --- in a kernel ----------------------------------------------------------------------------------
