@@ -1,1 +1,1 @@
-"""Artifacts as bytes: their environments, their makers, and their store."""
+"""Artifacts as bytes: formats, environments that they fit, stores, and a notebook's history."""

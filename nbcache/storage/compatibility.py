@@ -1,4 +1,4 @@
-"""The environments that an artifact fits, and the differences between two environments."""
+"""Compare environments, and select the artifacts of a manifest that fit an environment."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ _FEATURES = "cpu.features"
 _MOST_LABELS = 4
 
 
-def differences(manifest: Manifest, here: Environment) -> list[Difference]:
-    """Return what differs between two environments. A baseline fits each CPU that has its features."""
-    there = manifest.environment.values
-    found = diff(manifest.environment.components, here.components)
-    if (baseline := BASELINES.get(there.get(LABEL, ""))) is None:
-        return found
-    claimed, has = (set(values.get(_FEATURES, "").split()) for values in (there, here.values))
+def differences(manifest: Manifest, current: Environment) -> list[Difference]:
+    """Return the differences that matter: a manifest for a baseline fits each CPU with its features."""
+    stored = manifest.environment.values
+    differing = diff(manifest.environment.components, current.components)
+    if (baseline := BASELINES.get(stored.get(LABEL, ""))) is None:
+        return differing
+    claimed, present = (set(values.get(_FEATURES, "").split()) for values in (stored, current.values))
     needed = claimed | baseline.features
-    found = [each for each in found if each.label not in (LABEL, "cpu.capability", _FEATURES)]
-    if lacking := needed - has:
-        found.append(Difference(_FEATURES, " ".join(sorted(lacking)), None))
-    return found
+    differing = [part for part in differing if part.label not in (LABEL, "cpu.capability", _FEATURES)]
+    if lacking := needed - present:
+        differing.append(Difference(_FEATURES, " ".join(sorted(lacking)), None))
+    return differing
 
 
-def foreseen_differences(manifest: Manifest, here: Environment) -> list[Difference]:
-    """Return what differs of those components that `here` holds: some of them, before torch is imported."""
-    labels = {part.label for part in here.components}
+def foreseen_differences(manifest: Manifest, current: Environment) -> list[Difference]:
+    """Return the differences in components that `current` has: before torch is imported, it has only some."""
+    labels = {part.label for part in current.components}
     return [
         difference
-        for difference in differences(manifest, here)
+        for difference in differences(manifest, current)
         if difference.label in labels
         and not (difference.label == "torch.version" and _same_release(difference))
     ]
 
 
 def _same_release(version: Difference) -> bool:
-    """Return whether two versions differ only in that one names no build: wheels' metadata often do not."""
-    there, here = version.old or "", version.new or ""
-    return there.partition("+")[0] == here.partition("+")[0] and not ("+" in there and "+" in here)
+    """Return whether the releases are equal and a version lacks its build (`+cu130`), as in most metadata."""
+    old, new = version.old or "", version.new or ""
+    return old.partition("+")[0] == new.partition("+")[0] and not ("+" in old and "+" in new)
 
 
-def baseline_for(manifests: Sequence[Manifest], here: Environment) -> str | None:
-    """Return the baseline that a kernel must compile for to use these; None where none is needed or helps."""
-    fits = [manifest for manifest in manifests if not foreseen_differences(manifest, here)]
+def baseline_for(manifests: Sequence[Manifest], current: Environment) -> str | None:
+    """Return the baseline that makes a kernel in `current` fit a manifest; None if it fits one or cannot."""
+    fits = [manifest for manifest in manifests if not foreseen_differences(manifest, current)]
     names = [manifest.environment.values.get(LABEL) for manifest in fits]
-    return None if here.values.get(LABEL) in names else next(filter(None, names), None)
+    return None if current.values.get(LABEL) in names else next(filter(None, names), None)
 
 
-def fitting(manifests: Iterable[Manifest], here: Environment) -> Manifest | None:
-    """Return the part of a snapshot that may be used here: most of one environment's manifest, or None.
+def fitting(manifests: Iterable[Manifest], current: Environment) -> Manifest | None:
+    """Return the part of one manifest that may be used in `current`, the largest of all; None without any.
 
-    An artifact's type says what it depends on; code for a GPU does not depend on the CPU. Only kernels that
-    compile for a baseline find code for it.
+    An artifact's type states its dependencies; code for a GPU does not depend on the CPU. A kernel that
+    compiles for a baseline uses manifests for this baseline only, and other kernels use none of them.
     """
-    baseline = here.values.get(LABEL)
+    baseline = current.values.get(LABEL)
     alike = [manifest for manifest in manifests if manifest.environment.values.get(LABEL) == baseline]
-    parts = [_fitting(manifest, here) for manifest in alike]
+    parts = [_fitting(manifest, current) for manifest in alike]
     useful = [part for part in parts if any(type_of(ref.type).is_useful_alone for ref in part.artifacts)]
-    return max(useful, key=lambda part: (part.environment == here, len(part.artifacts)), default=None)
+    return max(useful, key=lambda part: (part.environment == current, len(part.artifacts)), default=None)
 
 
 def unfit_line(manifests: Sequence[Manifest], environment: Environment, cells: Collection[str]) -> str:
-    """Return a line on the graphs of `cells`, or without cells of all, that do not fit here."""
+    """Return a line on graphs that do not fit `environment`: of `cells`, or of all cells if it is empty."""
     best = fitting(manifests, environment)
     fits = {graph.identity[:3] for graph in best.graphs} if best else set()
     labels: dict[str, None] = {}
@@ -86,14 +86,15 @@ def unfit_line(manifests: Sequence[Manifest], environment: Environment, cells: C
 
 
 def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
-    """Return a digest of what an artifact of this type depends on: the same where it can be shared.
+    """Return the digest of the components on which this type depends: equal wherever artifacts can be shared.
 
-    A graph beside a GPU may be for the CPU, which its key does not tell. So all graphs depend on the `cpu`.
+    On a machine with a GPU a graph may be for the CPU, and its key leaves that out. So all graphs depend on
+    the `cpu`.
     """
     parts = environment.components
-    known = type_of(type)
-    if (bound := known.bound_to) is not None:
-        if known.is_graph or (known.is_timed and _has_no_gpu(environment)):
+    artifact_type = type_of(type)
+    if (bound := artifact_type.bound_to) is not None:
+        if artifact_type.is_graph or (artifact_type.is_timed and _has_no_gpu(environment)):
             bound = bound | {"cpu"}
         if not cpu:
             bound = bound - {"cpu"}
@@ -109,19 +110,19 @@ def _has_no_gpu(environment: Environment) -> bool:
     return environment.values.get("device") == "cpu"
 
 
-def _fitting(manifest: Manifest, here: Environment) -> Manifest:
-    differing = {difference.label.partition(".")[0] for difference in differences(manifest, here)}
+def _fitting(manifest: Manifest, current: Environment) -> Manifest:
+    differing = {difference.label.partition(".")[0] for difference in differences(manifest, current)}
     if not differing:
         return manifest
-    # Which graphs run a C++ kernel is not told, and one kernel may serve several: so all are taken for such.
+    # A manifest does not say which graphs run a C++ kernel. So if it has one, all graphs may run it.
     timed_on_cpu = _has_no_gpu(manifest.environment)
     on_cpu = timed_on_cpu or any(ref.type == "cpp_kernel" for ref in manifest.artifacts)
 
     def fits(ref: ArtifactRef) -> bool:
-        known = type_of(ref.type)
-        if (bound := known.bound_to) is None:
+        artifact_type = type_of(ref.type)
+        if (bound := artifact_type.bound_to) is None:
             return False
-        if (known.is_graph and on_cpu) or (known.is_timed and timed_on_cpu):
+        if (artifact_type.is_graph and on_cpu) or (artifact_type.is_timed and timed_on_cpu):
             bound = bound | {"cpu"}
         return not bound & differing
 
@@ -139,37 +140,37 @@ _MOST_DIFFERENCES = 40
 _LONGEST = 60
 
 
-def fit_lines(found: list[Difference], baseline: str | None = None) -> list[str]:
-    """Return what differs between two environments, and what to do; `baseline` is `baseline_for` it."""
-    if not found and baseline is not None:
+def fit_lines(differing: list[Difference], baseline: str | None = None) -> list[str]:
+    """Return a table of differences with remedies; `baseline` is the result of `baseline_for`."""
+    if not differing and baseline is not None:
         return [f"fits once the kernel compiles for it: %nbcache config portable={_value(baseline)}"]
-    if not found:
+    if not differing:
         return ["fits this machine"]
     rows = [("differs", "there", "here", "what to do")]
-    for each in found[:_MOST_DIFFERENCES]:
-        remedy = _REMEDIES.get(each.label.partition(".")[0], "take a snapshot here")
-        remedy = _remedy_for_device(each) if each.label == "device" else remedy
-        there, here = telling(each)
-        rows.append((_value(each.label), _value(there), _value(here), remedy))
+    for part in differing[:_MOST_DIFFERENCES]:
+        remedy = _REMEDIES.get(part.label.partition(".")[0], "take a snapshot here")
+        remedy = _remedy_for_device(part) if part.label == "device" else remedy
+        old, new = telling(part)
+        rows.append((_value(part.label), _value(old), _value(new), remedy))
     lines = aligned(rows, right=())
-    if (more := len(found) - _MOST_DIFFERENCES) > 0:
+    if (more := len(differing) - _MOST_DIFFERENCES) > 0:
         lines.append(f"and {counted(more, 'more difference')} (--json has all)")
     return lines
 
 
-def _remedy_for_device(each: Difference) -> str:
-    if each.new == "cpu":
+def _remedy_for_device(device: Difference) -> str:
+    if device.new == "cpu":
         return "it was made for a GPU, and none is seen here (`nbcache doctor`): take a snapshot here"
-    made = "without a GPU" if each.old == "cpu" else "for another GPU"
-    return f"it was made {made}: take a snapshot here, or use it where the device is that"
+    origin = "without a GPU" if device.old == "cpu" else "for another GPU"
+    return f"it was made {origin}: take a snapshot here, or use it where the device is that"
 
 
-def telling(each: Difference) -> tuple[str | None, str | None]:
-    """Return the two values of a component; of two sets of CPU features the part that the other lacks."""
-    if each.label != "cpu.features" or each.old is None or each.new is None:
-        return each.old, each.new
-    there, here = set(each.old.split()), set(each.new.split())
-    return " ".join(sorted(there - here)) or None, " ".join(sorted(here - there)) or None
+def telling(part: Difference) -> tuple[str | None, str | None]:
+    """Return a component's two values; for CPU features, only those that the other side lacks."""
+    if part.label != "cpu.features" or part.old is None or part.new is None:
+        return part.old, part.new
+    old, new = set(part.old.split()), set(part.new.split())
+    return " ".join(sorted(old - new)) or None, " ".join(sorted(new - old)) or None
 
 
 def _value(value: str | None) -> str:

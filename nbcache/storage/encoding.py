@@ -1,7 +1,7 @@
-"""The bytes that nbcache stores: entries, artifact references, manifests, those of snapshots too.
+"""Encode and decode entries, artifact references and manifests, including a snapshot's manifest.
 
-docs/formats.md has the grammar (version 1, frozen). Readers ignore unknown fields, so a field may be added
-without a new version, if a reader that ignores it does nothing wrong. A codec needs a new version.
+docs/formats.md has the grammar (version 1, frozen). Readers ignore unknown fields. So a field may be added
+in the same version, if readers that ignore it stay correct. A new codec needs a new version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nbcache.core.model import (
 )
 
 MAX_RATIO = 2000
-"""Content may be so many times its compressed bytes: torch's reach 100, the zeros in a shared object more."""
+"""Highest ratio of content to compressed bytes. torch's artifacts reach 100; zeros in a library, more."""
 
 _FREE_BYTES = 64 << 20
 _MAGIC = b"NBCE"
@@ -35,7 +35,7 @@ _VERSION = 1
 _RAW, _ZSTD = 0, 1
 _HEADER = struct.Struct(">4sBBQQ32s")
 _LEVEL = 9
-"""zstd's level, for a thread in the background: a tenth smaller than 3, a few per cent larger than 19."""
+"""zstd's level, for a background thread: a tenth smaller than at 3, a few per cent larger than at 19."""
 
 _REF_FORMAT = "nbcache.ref"
 _MANIFEST_FORMAT = "nbcache.manifest"
@@ -50,14 +50,13 @@ def encode_entry(content: bytes, packed: bytes | None = None) -> bytes:
 
 
 def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX_CONTENT_BYTES) -> bytes:
-    """Return the content of an entry, verified before it is decompressed, of `max_bytes` at most.
+    """Verify and decompress an entry; return its content, at most `max_bytes` long.
 
-    Raises CorruptEntry or UnsupportedVersion for any other bytes, and nothing else. `digest` is the content's
-    SHA-256.
+    Raises only CorruptEntry and UnsupportedVersion. `digest`: the content's expected SHA-256.
     """
     if data[: len(_MAGIC)] != _MAGIC:
         raise corrupt("an entry does not begin as nbcache's entries do")
-    # A later version may have another header: only its version byte is looked at.
+    # A later version may have another header. So read only its version byte.
     version = data[len(_MAGIC)] if len(data) > len(_MAGIC) else _VERSION
     if version > _VERSION:
         raise newer_version("entry", version)
@@ -82,14 +81,14 @@ def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX
 
 
 def pack(content: bytes) -> bytes:
-    """Return `content` as one zstd frame, as a snapshot holds it. The same zstd makes the same bytes."""
-    import zstandard  # here, since it takes longer to import than the rest of nbcache
+    """Return `content` as one zstd frame, as in a snapshot. One release of zstd returns equal bytes."""
+    import zstandard  # imported late: it takes longer to import than the rest of nbcache
 
     return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(content)
 
 
 def is_bomb(size: int, packed_size: int) -> bool:
-    """Return whether `packed_size` bytes state more content than what torch stores can have."""
+    """Return whether `packed_size` bytes claim more content than torch's artifacts can have."""
     return size > max(_FREE_BYTES, MAX_RATIO * packed_size)
 
 
@@ -101,12 +100,13 @@ def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
 
 
 def packed_of(entry: bytes, *, digest: str) -> bytes:
+    """Verify an entry; return its content as one zstd frame (`pack`)."""
     content = decode_entry(entry, digest=digest)
     return entry[_HEADER.size :] if entry[len(_MAGIC) + 1] == _ZSTD else pack(content)
 
 
 def entry_of(packed: bytes, *, size: int) -> bytes:
-    """Return the entry of the `size` bytes of content that `packed` holds, without unpacking them."""
+    """Return an entry for `packed`, whose content has `size` bytes, without unpacking it."""
     return _frame(_ZSTD, size, packed)
 
 
@@ -128,13 +128,13 @@ def decode_manifest(content: bytes) -> Manifest:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Return a snapshot's manifest as canonical JSON; FormatError where it could not be read again."""
+    """Return a snapshot's manifest as canonical JSON; FormatError if `decode_snapshot` would reject it."""
     content = to_json(
         _SNAPSHOT_FORMAT,
         {
             "contents": {
-                digest: {"packed": each.packed_size, "packed_digest": each.packed_digest, "size": each.size}
-                for digest, each in snapshot.contents.items()
+                digest: {"packed": item.packed_size, "packed_digest": item.packed_digest, "size": item.size}
+                for digest, item in snapshot.contents.items()
             },
             "created": float(snapshot.created),
             "host": snapshot.host,
@@ -151,7 +151,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 def decode_snapshot(content: bytes) -> Snapshot:
     fields = from_json(content, _SNAPSHOT_FORMAT)
     contents = {
-        hex64(digest): _packed(Fields(value, "snapshot's content"))
+        hex64(digest): _content(Fields(value, "snapshot's content"))
         for digest, value in fields.object("contents").items()
     }
     manifests = tuple(
@@ -161,8 +161,8 @@ def decode_snapshot(content: bytes) -> Snapshot:
     if named != {(digest, packed.size) for digest, packed in contents.items()}:
         raise corrupt("a snapshot holds other artifacts than it names")
     for manifest in manifests:
-        held = {ref.digest for ref in manifest.artifacts}
-        if any(digest not in held for graph in manifest.graphs for digest in graph.artifacts):
+        digests = {ref.digest for ref in manifest.artifacts}
+        if any(digest not in digests for graph in manifest.graphs for digest in graph.artifacts):
             raise corrupt("a graph of a snapshot needs an artifact that its manifest does not name")
     return Snapshot(
         notebook=fields.text("notebook"),
@@ -184,8 +184,8 @@ def _decompress(payload: memoryview, content_length: int) -> bytes:
     import zstandard
 
     try:
-        # zstandard allocates what the frame states, whatever `max_output_size` says: so the frame must
-        # state what the header states, which is bounded.
+        # zstandard ignores `max_output_size` and allocates the frame's stated length. So that length must
+        # equal the header's, which is bounded.
         if zstandard.frame_content_size(payload) != content_length:
             raise corrupt("an entry's zstd frame and header state different lengths")
         return zstandard.ZstdDecompressor().decompress(
@@ -198,7 +198,7 @@ def _decompress(payload: memoryview, content_length: int) -> bytes:
 
 
 def ref_fields(ref: ArtifactRef, *, provenance: bool = True) -> dict[str, Any]:
-    """Return `ref` as JSON values, with its `provenance` if there is one; CorruptEntry where one is wrong."""
+    """Return `ref` as JSON values, with its provenance if it has one; CorruptEntry for a wrong value."""
     fields: dict[str, Any] = {
         name: getattr(ref, name) for name in ("type", "key", "digest", "size", "cell", "function")
     }
@@ -210,12 +210,12 @@ def ref_fields(ref: ArtifactRef, *, provenance: bool = True) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise corrupt("an artifact's statement is no text") from error
         fields["provenance"] = texts
-    ref_of(Fields(fields, "artifact"))  # what could not be read again is not written
+    ref_of(Fields(fields, "artifact"))  # raises if a reader would reject the fields
     return fields
 
 
 def ref_of(fields: Fields, provenance: Provenance | None = None) -> ArtifactRef:
-    """Return the reference in `fields`; `provenance` is that of a reference that states none."""
+    """Return the reference in `fields`; `provenance` is its default."""
     if not fields.text("type"):
         raise corrupt("an artifact has no type")
     if fields.has("provenance"):
@@ -272,7 +272,7 @@ def _graph(fields: Fields) -> GraphSummary:
     )
 
 
-def _packed(fields: Fields) -> Packed:
+def _content(fields: Fields) -> Packed:
     return Packed(fields.integer("size"), fields.integer("packed"), hex64(fields.text("packed_digest")))
 
 

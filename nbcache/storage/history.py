@@ -1,10 +1,10 @@
 """The history of a notebook: the outcomes and seconds of its last graphs, for estimates and lifetime figures.
 
-It stays on this machine: no snapshot holds it, and nothing of it is shared, since reasons may quote code.
+It stays on this machine. Snapshots and shared stores exclude it, since reasons may quote code.
 
-One SQLite file beside the local store's entries has a row for each run of any notebook. Kernels write at the
-same time, and each adds its own rows. A damaged file is removed, one of a newer nbcache is left alone, and
-either way there is no history until the next run.
+One SQLite file beside the local store's entries has a row for each run of any notebook. Several kernels may
+write at once; each adds its own rows. A damaged file is removed, and a newer nbcache's file is ignored. In
+both cases the history is empty.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_RUNS_IN_ALL = 25_000
 _FILE = "history.sqlite"
 _VERSION = 1
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
-"""SQLite's errors for a file that is none of its own, or has other columns."""
+"""SQLite's errors for a damaged file, another kind of file, or a table with other columns."""
 _BUSY_SECONDS = 5.0
 _LONGEST = 200
 _ENVIRONMENT = 16
@@ -41,31 +41,31 @@ _LAST_FEW = 5
 @dataclass(frozen=True, slots=True)
 class Run:
     time: float
-    """Unix seconds at which its cell had ended."""
+    """Unix time at which its cell ended."""
     kernel: str
-    """Random; one for each start of the extension."""
+    """Random text, new at each start of the extension."""
     number: int
     environment: str
     """First 16 hexadecimal digits of the environment's digest."""
     cell: str
-    """Digest of the source of the cell that compiled it (`Cell.digest`); empty outside a notebook."""
+    """`Cell.digest` of the cell that compiled the graph; empty outside a notebook."""
     function: str
     direction: Direction
     key: str
     outcome: Outcome
     level: Level | None
-    """None where nothing was hit."""
+    """The level that was hit; None after a miss."""
     seconds: Mapping[str, float]
-    """Seconds by phase, and their sum `total`."""
+    """Phase → seconds; `total` is their sum."""
     saved_seconds: float | None = None
-    """Seconds that compiling took when the artifact was made, less those spent now; None off a hit."""
+    """Seconds of the artifact's compile, less those of the hit; None if it was not a hit."""
     reason: str = ""
-    """Why it was not hit, or what a hit had to do all the same; cut where it is long."""
+    """The reason of a miss, or the work that a hit left over; cut if it is long."""
     execution_count: int | None = None
     function_cell: str = ""
-    """Digest of the source of the cell that defines the function; empty where it comes from a module."""
+    """`Cell.digest` of the cell that defines the function; empty if a module defines it."""
     unfinished: bool = False
-    """True where the cell raised: the rest of its graphs may be missing from this kernel's runs."""
+    """True if the cell raised: this kernel's runs may lack further graphs of the cell."""
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -86,7 +86,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The usual seconds of a function's graph, by phase and in `total`; None where they are unknown."""
+    """The usual seconds of a function's graph, by phase and in `total`; None if they are unknown."""
 
     cold: Mapping[str, float] | None
     restored: Mapping[str, float] | None
@@ -97,13 +97,13 @@ class Usual:
 def expected(
     history: Sequence[Run], cell: str, function: str, direction: Direction, *, environment: str = ""
 ) -> Usual:
-    """Return the usual seconds of a graph: of the last few runs of its function in this cell, oldest first.
+    """Return the usual seconds of a graph, from the last few runs of its function in this cell.
 
-    If this version of the cell never ran, the function's runs in any cell serve, if it has a name of its
-    own. Runs in `environment` (a digest) go before those of others. The seconds are those of one run, the
-    median by its total, so that its phases add up.
+    If `history`, oldest first, has no run of this cell, runs in other cells count, unless the function is
+    anonymous. Runs in `environment` (a digest) take precedence. The result is one run's seconds, so that
+    its phases add up: the run with the median total.
     """
-    here = environment[:_ENVIRONMENT]
+    prefix = environment[:_ENVIRONMENT]
 
     def nearest(*, hit: bool) -> list[Run]:
         of_function = [
@@ -114,7 +114,7 @@ def expected(
         runs = [run for run in of_function if run.cell == cell]
         if not runs and has_own_name(function):
             runs = of_function
-        runs = [run for run in runs if not here or run.environment == here] or runs
+        runs = [run for run in runs if not prefix or run.environment == prefix] or runs
         return runs[-_LAST_FEW:]
 
     cold, restored = nearest(hit=False), nearest(hit=True)
@@ -142,7 +142,7 @@ def run_of(
         key=one_line(graph.key or "", _LONGEST),
         outcome=graph.outcome,
         level=graph.level,
-        seconds={phase: max(0.0, round(each, 4)) for phase, each in graph.seconds.items()},
+        seconds={phase: max(0.0, round(value, 4)) for phase, value in graph.seconds.items()},
         saved_seconds=None if graph.saved_seconds is None else max(0.0, round(graph.saved_seconds, 4)),
         reason=one_line(graph.reason or "", _LONGEST),
         execution_count=graph.cell.execution_count if graph.cell else None,
@@ -152,9 +152,9 @@ def run_of(
 
 
 def merged(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the newest runs, each once, oldest first."""
-    each = {run.identity: run for run in runs}
-    return tuple(sorted(each.values(), key=_order)[-MAX_RUNS:])
+    """Return the newest `MAX_RUNS` runs, oldest first, without duplicates."""
+    by_identity = {run.identity: run for run in runs}
+    return tuple(sorted(by_identity.values(), key=_order)[-MAX_RUNS:])
 
 
 def _order(run: Run) -> tuple[float, str, int]:
@@ -171,7 +171,7 @@ _NEWEST = "SELECT rowid FROM run {} ORDER BY time DESC, kernel DESC, number DESC
 
 
 class HistoryStore:
-    """The histories of all notebooks, in a private `folder` if any. No method raises: failures are logged."""
+    """Histories of all notebooks, in a private `folder`; empty without one. Failures are only logged."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / _FILE
@@ -183,7 +183,7 @@ class HistoryStore:
         return self._runs(_SELECT)
 
     def write(self, notebook: str, runs: Iterable[Run]) -> bool:
-        """Add runs, and drop the oldest beyond the bounds; return whether the new ones are stored."""
+        """Add runs, and drop the oldest runs beyond the bounds; return whether the transaction succeeded."""
         digest = notebook_digest(notebook)
 
         def add(database: sqlite3.Connection) -> bool:
@@ -206,7 +206,7 @@ class HistoryStore:
         return tuple(sorted(filter(None, map(_run, rows)), key=_order))
 
     def _do(self, action: Callable[[sqlite3.Connection], _T], *, write: bool = False) -> _T | None:
-        """Return what `action` returns in a transaction on a new connection; None where that fails."""
+        """Call `action` in a transaction on a new connection; return its result, or None after a failure."""
         if self._file is None or not (write or self._file.exists()):
             return None
         try:
@@ -246,7 +246,7 @@ def _row(notebook: str, run: Run) -> tuple[object, ...]:
 
 
 def _run(row: Sequence[Any]) -> Run | None:
-    """Return the run in a row; None where this nbcache cannot read it."""
+    """Return the run in a row; None if this nbcache cannot read it."""
     try:
         run = Run(*row)
         if not all(isinstance(getattr(run, name), str) for name in _TEXTS):
@@ -268,7 +268,7 @@ def _run(row: Sequence[Any]) -> Run | None:
 
 
 def influences_of(history: Sequence[Run], digests: Collection[str]) -> dict[tuple[str, int], frozenset[str]]:
-    """Return, by run, the removed cells (digests) that compiled its function before in the same kernel."""
+    """Return run identity → removed cells (digests) that compiled its function earlier in its kernel."""
     removed: dict[tuple[str, str, str], set[str]] = {}
     by_run = {}
     for run in history:
@@ -283,7 +283,7 @@ def influences_of(history: Sequence[Run], digests: Collection[str]) -> dict[tupl
 def of_one_kernel(
     runs: Sequence[Run], digests: Collection[str], influences: Collection[tuple[str, int]]
 ) -> Sequence[Run]:
-    """Return a cell's runs of the last kernel that no removed cell influenced; else of the last one."""
+    """Return a cell's runs in the last kernel that no removed cell influenced, or else in the last kernel."""
     doubtful = {
         run.kernel
         for run in runs
@@ -295,7 +295,7 @@ def of_one_kernel(
 
 
 def missed_unchanged(history: Iterable[Run], kernel: str) -> tuple[Run, ...]:
-    """Return the graphs that missed in a kernel although earlier ones ran the same cells here."""
+    """Return the misses of a kernel whose cells an earlier kernel had run in the same environment."""
     earlier = set()
     misses = []
     for run in history:
@@ -308,10 +308,10 @@ def missed_unchanged(history: Iterable[Run], kernel: str) -> tuple[Run, ...]:
 
 
 def asked_for(manifest: Manifest, cells: Collection[str], runs: Iterable[Run]) -> Manifest:
-    """Return the part of `manifest` that the present `cells`, given by their digests, use.
+    """Return the part of `manifest` that the notebook's `cells` (digests) use; `runs` are oldest first.
 
-    Of a cell's graphs of one function, those of the last kernel in `runs`, oldest first, are in use. Where
-    the cell raised there, those of earlier runs are, too.
+    A cell uses a function's graphs from the last kernel in `runs`. If the cell raised there, it also uses
+    those of earlier runs.
     """
     last: dict[tuple[str, str], list[Run]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""Manifests of one environment: merged and cut, so that all kernels agree on what comes out."""
+"""Merge and restrict manifests of one environment, with the same result in all kernels."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ MAX_MANIFEST_ARTIFACTS = 10_000
 
 
 def notebook_digest(notebook: str) -> str:
-    """Return a notebook's name in keys of a store; a path in no encoding is no error."""
+    """Return the digest of a notebook's path for store keys; the path may hold undecodable bytes."""
     return sha256(notebook.encode(errors="surrogatepass"))
 
 
 def recency(ref: ArtifactRef) -> tuple[object, ...]:
-    """Order references by use. It is total, so that all kernels agree which of two is newer."""
-    # An artifact that was compiled here is newer than one from elsewhere.
-    whose = (ref.provenance is None, ref.provenance or UNSIGNED)
-    return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function, *whose)
+    """Return a sort key, above all `ref.used`. The order is total, so all kernels agree which is newer."""
+    # After equal fields, this user's own artifact is newer than another maker's.
+    maker = (ref.provenance is None, ref.provenance or UNSIGNED)
+    return (ref.used, ref.created, ref.digest, ref.type, ref.key, ref.size, ref.cell, ref.function, *maker)
 
 
 def holdings(manifest: Manifest) -> tuple[set[ArtifactRef], set[GraphSummary]]:
@@ -35,62 +35,63 @@ def newest_first(manifests: Iterable[Manifest]) -> list[Manifest]:
 def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]) -> Manifest:
     """Merge manifests of one environment.
 
-    Artifacts and graphs keep the order of their first mention. Of an artifact the newest reference counts,
-    and of a graph the summary with the longest compile, with those of its artifacts that are kept.
+    Artifacts and graphs keep the order of their first mention. The result has the newest reference of each
+    artifact, and each graph's summary with the longest compile, without artifacts beyond the bound.
     """
     newest: dict[tuple[str, ...], ArtifactRef] = {}
     longest: dict[tuple[str, ...], GraphSummary] = {}
     for manifest in manifests:
         for ref in manifest.artifacts:
-            name = slot(ref)
-            newest[name] = max(newest.get(name, ref), ref, key=recency)
+            newest[slot(ref)] = max(newest.get(slot(ref), ref), ref, key=recency)
         for graph in manifest.graphs:
             other = longest.get(graph.identity, graph)
-            components = max(other.components, graph.components)  # which a hit does not tell
+            components = max(other.components, graph.components)  # a hit's summary has none
             longest[graph.identity] = replace(max(other, graph, key=_length), components=components)
-    kept = set(sorted(newest.values(), key=recency)[-MAX_MANIFEST_ARTIFACTS:])
-    digests = {ref.digest for ref in kept}
+    refs = set(sorted(newest.values(), key=recency)[-MAX_MANIFEST_ARTIFACTS:])
+    digests = {ref.digest for ref in refs}
     graphs = [
         replace(graph, artifacts=tuple(digest for digest in graph.artifacts if digest in digests))
         for graph in list(longest.values())[:MAX_MANIFEST_ARTIFACTS]
     ]
     return Manifest(
-        environment, notebook, tuple(ref for ref in newest.values() if ref in kept), tuple(graphs)
+        environment, notebook, tuple(ref for ref in newest.values() if ref in refs), tuple(graphs)
     )
 
 
 def slot(ref: ArtifactRef) -> tuple[str, ...]:
-    """Return what two references share that name one artifact, or an earlier state of it."""
+    """Return the identity of an artifact; all states of one that grows share it."""
     return ref.identity[:2] if type_of(ref.type).grows else ref.identity
 
 
 def restricted(manifest: Manifest, refs: Iterable[ArtifactRef]) -> Manifest:
-    """Return `manifest` with these of its artifacts, and the graphs that need no others."""
-    kept = tuple(refs)
-    digests = {ref.digest for ref in kept}
+    """Return `manifest` with `refs` only, and with the graphs that need only these artifacts."""
+    artifacts = tuple(refs)
+    digests = {ref.digest for ref in artifacts}
     graphs = tuple(graph for graph in manifest.graphs if digests.issuperset(graph.artifacts))
-    return replace(manifest, artifacts=kept, graphs=graphs)
+    return replace(manifest, artifacts=artifacts, graphs=graphs)
 
 
 def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]:
-    """Order summaries of one graph; total, so that all kernels agree which of two counts."""
+    """Return a sort key for summaries of one graph; the order is total, so all kernels pick the same one."""
     return (graph.seconds, len(graph.artifacts), graph.outcome, graph.artifacts, graph.threads)
 
 
 @dataclass(frozen=True, slots=True)
 class Clearing:
-    """The entries that go with a notebook, in all environments, and those that other notebooks use."""
+    """The entries to remove when a notebook is cleared, in all environments."""
 
     notebook: str
     graphs: int
     artifacts: int
     kept: int
+    """The notebook's references that stay, since other notebooks use them."""
     manifests: tuple[str, ...]
     refs: tuple[tuple[str, ArtifactRef], ...]
+    """Environment digests with references."""
 
 
 def clearing(manifests: Mapping[str, Manifest], notebook: str) -> Clearing:
-    """Return what of the `manifests` of all notebooks, by key, is one notebook's alone."""
+    """Return the entries that `notebook` alone uses; `manifests` are those of all notebooks, by key."""
     own: list[str] = []
     elsewhere: set[tuple[str, ...]] = set()
     refs: dict[tuple[str, ...], tuple[str, ArtifactRef]] = {}
@@ -103,8 +104,8 @@ def clearing(manifests: Mapping[str, Manifest], notebook: str) -> Clearing:
         own.append(key)
         refs |= {(environment, *ref.identity): (environment, ref) for ref in manifest.artifacts}
         graphs |= {(environment, *graph.identity) for graph in manifest.graphs}
-    going = [
+    unused = [
         (environment, ref) for environment, ref in refs.values() if (environment, *slot(ref)) not in elsewhere
     ]
-    digests = {ref.digest for _, ref in going}
-    return Clearing(notebook, len(graphs), len(digests), len(refs) - len(going), tuple(own), tuple(going))
+    digests = {ref.digest for _, ref in unused}
+    return Clearing(notebook, len(graphs), len(digests), len(refs) - len(unused), tuple(own), tuple(unused))

@@ -1,8 +1,8 @@
-"""torch's bundle: the bytes of `torch.compiler.save_cache_artifacts`, read and written without torch.
+"""Read and write torch's bundle, the bytes of `torch.compiler.save_cache_artifacts`, without torch.
 
 docs/formats.md has its grammar. torch appends a group at each save, and reads only the last group of a type
-(`dict(...)` in `CacheArtifactManager.deserialize`; 2.11, 2.13). So one group a type is written here, and all
-groups are read. A bundle is not signed, and does not say where it was made: torch, CPU, GPU.
+(`dict(...)` in `CacheArtifactManager.deserialize`; 2.11, 2.13). So this module writes one group for each
+type, and reads all groups. A bundle is unsigned, and names neither torch's version nor its CPU and GPU.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from nbcache.core.model import Artifact
 from nbcache.storage.types import type_of
 
 _CPP = (b"async_compile.cpp", b"#include")
-"""Marks of the C++ that inductor generates, which pickled graphs hold as it is (2.11, 2.13)."""
+"""Texts in C++ code that inductor generates. Pickled graphs contain that code verbatim (2.11, 2.13)."""
 AUTOTUNE_KEY = re.compile(r"[a-z0-9]{2}/[a-z0-9]{1,64}\.best_config")
-"""Keys of best configurations. torch joins them to its cache folder unchecked: no others are let through."""
+"""Keys of best configurations. nbcache rejects others, since torch joins a key to its folder unchecked."""
 _VERSION = 1
 _CHECKSUM_BYTES, _INTEGER_BYTES = 4, 8
 
@@ -57,13 +57,14 @@ def decode_bundle(data: bytes) -> list[Artifact]:
 
 
 def is_held(artifact: Artifact) -> bool:
+    """Return whether torch's bundle can hold the artifact."""
     if artifact.type == "autotune":
         return AUTOTUNE_KEY.fullmatch(artifact.key) is not None
     return type_of(artifact.type).in_mega_cache
 
 
 def holds_cpu_code(artifact: Artifact) -> bool:
-    """Return whether an artifact holds C++ kernels: they are for a CPU that a bundle does not name."""
+    """Return whether an artifact holds C++ kernels: they depend on a CPU that the bundle does not name."""
     return any(mark in artifact.content for mark in _CPP)
 
 
@@ -92,8 +93,8 @@ def _text(value: str) -> bytes:
     return _integer(len(data)) + data
 
 
-def _corrupt(what: str) -> CorruptSnapshot:
+def _corrupt(reason: str) -> CorruptSnapshot:
     return CorruptSnapshot(
-        f"this is no bundle of torch's: {what}",
+        f"this is no bundle of torch's: {reason}",
         next_step="write it again with torch.compiler.save_cache_artifacts()",
     )

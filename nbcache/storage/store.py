@@ -1,4 +1,4 @@
-"""Artifacts, references and manifests in any store: written, verified, merged and dropped.
+"""Write, verify, merge and drop artifacts, references and manifests in any store.
 
 Keys of a store, all below these prefixes (each value is an entry of `nbcache.storage.encoding`)::
 
@@ -6,9 +6,9 @@ Keys of a store, all below these prefixes (each value is an entry of `nbcache.st
     ref/<digest of environment, type, key>/<content digest>       ArtifactRef
     manifest/<environment digest>/<notebook digest>/<digest>      Manifest; never changed, only replaced
 
-An artifact is written before its reference, so that a reference promises its artifact. A damaged entry is
-reported, removed and then a miss; only a failing store raises. A reference names the maker of its artifact,
-if that is not this user. References that `admits` refuses stay, unused, until their maker is trusted again.
+An artifact is written before its reference, so a reference promises its artifact. A damaged entry is reported
+and removed, and the lookup is a miss; only a failing store raises. A reference names its artifact's maker,
+unless that is this user. References that `admits` refuses stay, unused, until their maker is trusted again.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _T = TypeVar("_T")
 class ArtifactStore:
     """Artifacts and manifests above any `Store`, for all environments and notebooks.
 
-    `on_fault` gets the error of each entry that is damaged, which is then removed, or of a newer nbcache
-    (UnsupportedVersion), which is left alone; the reading thread calls it. `admits` returns whether a
-    reference's artifact may be used. Methods raise StoreError where the store fails, and FormatError only
-    where they say so.
+    The reading thread calls `on_fault` with the error of an entry that is damaged, before it removes the
+    entry, or that a newer nbcache wrote (UnsupportedVersion); such an entry stays. `admits` returns whether
+    a reference's artifact may be used. Methods raise StoreError if the store fails, and FormatError only if
+    their docstrings say so.
     """
 
     def __init__(
@@ -81,48 +81,48 @@ class ArtifactStore:
         cell: str = "",
         function: str = "",
     ) -> ArtifactRef:
-        """Store `artifact`, compiled here and used now; `packed` is its content as `pack` makes it.
+        """Store `artifact`, which this user compiled; `packed` is the result of `pack` for its content.
 
-        FormatError where the artifact's key is no text, or its type is empty.
+        FormatError if the artifact's key is not valid text, or its type is empty.
         """
-        now = self._clock()
+        used = self._clock()
         ref = ArtifactRef(
-            artifact.type, artifact.key, artifact.digest, len(artifact.content), now, now, cell, function
+            artifact.type, artifact.key, artifact.digest, len(artifact.content), used, used, cell, function
         )
-        return self._keep(environment_digest, ref, lambda: encode_entry(artifact.content, packed))[0]
+        return self._store(environment_digest, ref, lambda: encode_entry(artifact.content, packed))[0]
 
     def adopt(self, environment_digest: str, ref: ArtifactRef, packed: bytes) -> bool:
-        """Store an artifact from elsewhere; return whether its content is new here. FormatError as `put`.
+        """Store another maker's artifact; return whether its content is new here. FormatError as in `put`.
 
-        `find` and `get` unpack the content, and check it. Without a statement it is unsigned.
+        `find` and `get` later unpack and verify the content. A reference without provenance is unsigned.
         """
         ref = replace(ref.not_after(self._clock()), provenance=ref.provenance or UNSIGNED)
-        return self._keep(environment_digest, ref, lambda: entry_of(packed, size=ref.size))[1]
+        return self._store(environment_digest, ref, lambda: entry_of(packed, size=ref.size))[1]
 
     def refresh(
         self, environment_digest: str, artifact: Artifact, *, cell: str = "", function: str = ""
     ) -> ArtifactRef | None:
-        """Mark `artifact` as used now if it is there already, and return its reference; else None."""
+        """If `artifact` is stored, mark it as used now and return its reference; else return None."""
         digest = artifact.digest
         try:
             prefix = _ref_prefix(environment_digest, artifact.type, artifact.key)
         except FormatError:
             return None
-        known = self._read_refs(prefix, [prefix + digest], artifact.type, artifact.key)
-        if not known or not self._holds(_ARTIFACT + digest):
+        stored = self._read_refs(prefix, [prefix + digest], artifact.type, artifact.key)
+        if not stored or not self._touch(_ARTIFACT + digest):
             return None
-        ref = known[prefix + digest]
+        ref = stored[prefix + digest]
         used = max(self._clock(), ref.used)
         ref = replace(ref, used=used, cell=cell or ref.cell, function=function or ref.function)
         self._put_ref(prefix, ref)
         return ref
 
     def find(self, environment_digest: str, type: str, key: str) -> list[Artifact]:
-        """Return the artifacts under torch's `key`: one, or variants with other guards, newest first."""
+        """Return the artifacts under torch's `key`, newest first; several if their guards differ."""
         try:
             prefix = _ref_prefix(environment_digest, type, key)
         except FormatError:
-            return []  # `put` refuses it, so it is not there
+            return []  # `put` refuses such a key
         stored = self._read_refs(prefix, self.store.keys(prefix), type, key)
         refs = {ref_key: ref for ref_key, ref in stored.items() if self._admits(ref)}
         entries = self.store.get_many(_ARTIFACT + ref.digest for ref in refs.values())
@@ -130,11 +130,11 @@ class ArtifactStore:
         for ref_key, ref in sorted(refs.items(), key=lambda pair: recency(pair[1]), reverse=True):
             entry = entries.get(_ARTIFACT + ref.digest)
             if entry is None:
-                self._drop(ref_key)  # it was evicted
+                self._drop(ref_key)  # its artifact was evicted
             elif (content := self._read_content(entry, ref.digest)) is not None:
                 artifacts.append(Artifact(type, key, content))
             elif self.store.get(_ARTIFACT + ref.digest) is None:
-                self._drop(ref_key)  # it was removed, not left to a newer nbcache
+                self._drop(ref_key)  # its artifact was damaged; one of a newer nbcache stays
         return artifacts
 
     def forget(self, environment_digest: str, type: str, key: str) -> None:
@@ -146,17 +146,17 @@ class ArtifactStore:
         return None if content is None else Artifact(ref.type, ref.key, content)
 
     def present(self, digests: Iterable[str]) -> set[str]:
-        found = self.store.present(_ARTIFACT + digest for digest in digests)
-        return {key.removeprefix(_ARTIFACT) for key in found}
+        keys = self.store.present(_ARTIFACT + digest for digest in digests)
+        return {key.removeprefix(_ARTIFACT) for key in keys}
 
     def packed(self, ref: ArtifactRef) -> bytes | None:
-        """Return the content of the artifact that `ref` names as a snapshot holds it (`pack`), or None."""
+        """Return the verified content of `ref`'s artifact as one zstd frame (`pack`), or None."""
         if (entry := self.store.get(_ARTIFACT + ref.digest)) is None:
             return None
         return self._decode(_ARTIFACT + ref.digest, entry, partial(packed_of, digest=ref.digest))
 
     def load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
-        """Return the union of what kernels saved for `notebook` here and may be used."""
+        """Return the union of the manifests that kernels saved for `notebook`, without refused artifacts."""
         saved = newest_first(self.manifests(notebook, environment).values())
         return union(environment, notebook, map(self.admitted, saved)) if saved else None
 
@@ -165,20 +165,20 @@ class ArtifactStore:
         return union(environment, "", map(self.admitted, newest_first(stored)))
 
     def save_manifest(self, manifest: Manifest) -> Manifest:
-        """Save the union of `manifest` and what is saved for its notebook; return what of it may be used.
+        """Save the union of `manifest` and its notebook's saved manifests; return its admitted part.
 
-        Any number of kernels may do so at once, without a lock, and no reference is lost: a saved
-        manifest never changes, and goes only after one that is greater has been written.
-        FormatError where a reference's field is out of range.
+        Several kernels may do so at once without a lock, and no reference is lost: a saved manifest never
+        changes, and is deleted only after a greater one was written. FormatError if a reference's field is
+        out of range.
         """
         environment, notebook = manifest.environment, manifest.notebook
         saved = self.manifests(notebook, environment)
         merged = union(environment, notebook, [manifest, *newest_first(saved.values())])
         content = encode_manifest(merged)
         name = _manifest_prefix(environment, notebook) + keys.sha256(content)
-        # Greater: it has all that the other has, as new or newer, and if it has no more than that (only
-        # the order differs) its name is greater. Without the last rule two kernels that hold the same
-        # references in another order could each remove the other's manifest.
+        # A greater manifest has all references of the other, as new or newer. If both have the same ones in
+        # another order, the greater has the greater name. Without that rule two kernels with manifests in
+        # different orders could each remove the other's.
         equals = {key: one for key, one in saved.items() if holdings(one) == holdings(merged)}
         equals[name] = merged
         greatest = max(equals)
@@ -189,14 +189,14 @@ class ArtifactStore:
         return self.admitted(equals[greatest])
 
     def evict(self, max_bytes: int) -> list[str]:
-        """Bound the artifacts by use; return the removed digests. A server bounds itself."""
+        """Evict the least recently used artifacts of a folder; return their digests. Servers evict alone."""
         if not isinstance(self.store, DirectoryStore):
             return []
         removed = self.store.evict(_ARTIFACT, max_bytes)
         self.store.evict(_MANIFEST, max_bytes // _UPKEEP_SHARE)
         if removed:
-            # In this order: a reference is put after its artifact, so one that is listed now and
-            # whose artifact is not listed later has lost it.
+            # References are listed first: each is put after its artifact. So if a listed reference's
+            # artifact is missing from the later listing, it was evicted.
             refs = list(self.store.keys(_REF))
             present = {key.removeprefix(_ARTIFACT) for key in self.store.keys(_ARTIFACT)}
             self._delete(key for key in refs if key.rpartition("/")[2] not in present)
@@ -209,26 +209,26 @@ class ArtifactStore:
         prefix = _MANIFEST if environment is None else f"{_MANIFEST}{environment.digest}/"
         if notebook is not None and environment is not None:
             prefix = _manifest_prefix(environment, notebook)
-        wanted = None if notebook is None else notebook_digest(notebook)
+        digest = None if notebook is None else notebook_digest(notebook)
         entries: Mapping[str, bytes] = {}
         for _ in range(_LISTINGS):
-            listed = {key for key in self.store.keys(prefix) if wanted in (None, *key.split("/")[2:3])}
+            listed = {key for key in self.store.keys(prefix) if digest in (None, *key.split("/")[2:3])}
             entries = self.store.get_many(listed)
             if entries.keys() == listed:
-                break  # else another kernel absorbed some into a manifest that is not in this listing
+                break  # else another kernel has merged some into a manifest that this listing lacks
         return self._decode_all(entries, _manifest_of)
 
     def drop(self, listed: Iterable[str], refs: Iterable[tuple[str, ArtifactRef]]) -> int:
-        """Remove these manifests and references, and artifacts without any; return how many of the last."""
+        """Remove manifests and references, then artifacts without references; return their number."""
         self._delete(listed)
         self._delete(_ref_prefix(digest, ref.type, ref.key) + ref.digest for digest, ref in refs)
-        # In this order: what is put meanwhile is not listed, and its reference comes after it.
+        # Artifacts are listed first, so that one which is put meanwhile stays: its reference follows it.
         present = list(self.store.keys(_ARTIFACT))
         referred = {key.rpartition("/")[2] for key in self.store.keys(_REF)}
         return self._delete(key for key in present if key.removeprefix(_ARTIFACT) not in referred)
 
     def clear(self) -> int:
-        """Remove all entries, for all environments and notebooks; return how many."""
+        """Remove all entries, for all environments and notebooks; return their number."""
         self.history.clear()
         return sum(self._delete(self.store.keys(prefix)) for prefix in (_MANIFEST, _REF, _ARTIFACT))
 
@@ -239,48 +239,50 @@ class ArtifactStore:
         return len(listed)
 
     def admitted(self, manifest: Manifest) -> Manifest:
+        """Return `manifest` without the references that `admits` refuses."""
         refs = tuple(filter(self._admits, manifest.artifacts))
         return manifest if len(refs) == len(manifest.artifacts) else restricted(manifest, refs)
 
-    def _keep(
+    def _store(
         self, environment_digest: str, ref: ArtifactRef, entry: Callable[[], bytes]
     ) -> tuple[ArtifactRef, bool]:
-        """Store an entry, if it is not there, and its reference; return it and whether the entry was new."""
+        """Store a missing entry, and its reference; return the reference, and whether the entry is new."""
         artifact_key = _ARTIFACT + ref.digest
         prefix = _ref_prefix(environment_digest, ref.type, ref.key)
-        earlier = self._read_refs(prefix, [prefix + ref.digest], ref.type, ref.key)
-        for known in earlier.values():
+        stored = self._read_refs(prefix, [prefix + ref.digest], ref.type, ref.key)
+        for earlier in stored.values():
             ref = replace(
                 ref,
-                created=known.created,
-                used=max(ref.used, known.used),
-                cell=ref.cell or known.cell,
-                function=ref.function or known.function,
-                provenance=self._better(known.provenance, ref),
+                created=earlier.created,
+                used=max(ref.used, earlier.used),
+                cell=ref.cell or earlier.cell,
+                function=ref.function or earlier.function,
+                provenance=self._better(earlier.provenance, ref),
             )
-        encode_ref(ref)  # or the artifact is stored without its reference
-        new = not self._holds(artifact_key)
-        if new:
+        encode_ref(ref)  # raises before the artifact is stored, so that none lacks its reference
+        is_new = not self._touch(artifact_key)
+        if is_new:
             self.store.put(artifact_key, entry())
         self._put_ref(prefix, ref)
-        return ref, new
+        return ref, is_new
 
     def _put_ref(self, prefix: str, ref: ArtifactRef) -> None:
         self.store.put(prefix + ref.digest, encode_entry(encode_ref(ref)))
         if type_of(ref.type).grows:
-            others = self._read_refs(prefix, self.store.keys(prefix), ref.type, ref.key)
-            # Only what is older: two kernels that put at once must not drop each other's.
-            self._delete(key for key, other in others.items() if recency(other) < recency(ref))
+            stored = self._read_refs(prefix, self.store.keys(prefix), ref.type, ref.key)
+            # Only older ones: two kernels that put at once must not delete each other's.
+            self._delete(key for key, other in stored.items() if recency(other) < recency(ref))
 
-    def _better(self, known: Provenance | None, ref: ArtifactRef) -> Provenance | None:
-        if ref.provenance is None or known is None:
+    def _better(self, stored: Provenance | None, ref: ArtifactRef) -> Provenance | None:
+        """Return None if either is this user's, else a signed one: of two, the stored one if admitted."""
+        if ref.provenance is None or stored is None:
             return None
-        if ref.provenance == UNSIGNED or self._admits(replace(ref, provenance=known)):
-            return ref.provenance if known == UNSIGNED else known
+        if ref.provenance == UNSIGNED or self._admits(replace(ref, provenance=stored)):
+            return ref.provenance if stored == UNSIGNED else stored
         return ref.provenance
 
-    def _holds(self, artifact_key: str) -> bool:
-        """Return whether an artifact is there; mark it as used now, where the store can."""
+    def _touch(self, artifact_key: str) -> bool:
+        """Return whether an artifact is stored; in a folder, mark it as used now."""
         if isinstance(self.store, DirectoryStore):
             return self.store.touch(artifact_key)
         return bool(self.store.present([artifact_key]))
@@ -302,9 +304,9 @@ class ArtifactStore:
         return {key: value for key, value in decoded.items() if value is not None}
 
     def _decode(self, key: str, entry: bytes, decode: Callable[[bytes], _T]) -> _T | None:
-        """Return what `entry` holds, or None after reporting the fault, and then removing it.
+        """Return the decoded `entry`. If it is damaged, report it, remove it and return None.
 
-        In this order: another thread that finds it gone can rely on the report.
+        The report is first, so that another thread which misses the entry can rely on it.
         """
         try:
             return decode(entry)

@@ -1,6 +1,6 @@
-"""Every type of artifact: the parts of an environment that it depends on, and its use elsewhere.
+"""The types of artifacts: the parts of an environment that each depends on, and the ways it is used.
 
-A new type is a row here, and a file of `nbcache.torch_bridge.providers`.
+A new type needs a row here, and a module in `nbcache.torch_bridge.providers`.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 BUNDLED = "bundled"
-"""A graph, by key and digest, that came in a bundle, without C++ kernels."""
+"""Graph key → digest of a graph that arrived in a torch bundle, without its C++ kernels."""
 DIFFERS = "differs"
-"""A trace, by the digest of its content, from which torch's own trace differs."""
+"""Digest of a trace → a note that torch's own trace differs from it."""
 FAILED = "failed"
-"""Something, by key, that could not be compiled on this machine."""
+"""Key of a sample → a note that this machine could not compile it."""
 NO_TRACE = "no_trace"
-"""Why a function has no trace, by its place in a program."""
+"""A function's place in the program → the reason why it has no trace."""
 RERUN = "rerun"
-"""A list of a function's traces, each with what had run before."""
+"""A list of a function's traces, each with the code that had run before."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactType:
     bound_to: frozenset[str] | None = None
-    """The first parts of the environment's labels that it depends on; None for all of them."""
+    """Prefixes of the environment's labels on which it depends, such as `cpu`; None for all."""
     is_graph: bool = False
-    """torch's graphs: beside a GPU they may be for the CPU, and their keys do not tell."""
+    """True for torch's graphs. On a machine with a GPU they may be for the CPU, and keys leave that out."""
     is_timed: bool = False
-    """Timed: without a GPU, on the CPU."""
+    """True for benchmark results: without a GPU, they depend on the CPU."""
     grows: bool = False
-    """Only the newest under one key is used: its content grows or is replaced.
+    """True if only the newest artifact under a key is used, since its content grows or is replaced.
 
-    That holds for torch's profile of dynamic shapes, and for autotune's best configurations, which coordinate
-    descent (`max-autotune`) replaces.
+    Examples: torch's profile of dynamic shapes; autotune's best configurations, which coordinate descent
+    (`max-autotune`) replaces.
     """
     is_useful_alone: bool = True
     in_mega_cache: bool = False

@@ -1,1 +1,1 @@
-"""Stores of bytes under keys: each backend has a file, and a URL opens it."""
+"""Stores, which map keys to bytes: one module for each backend, and `open`, which opens a store by URL."""

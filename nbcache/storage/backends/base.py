@@ -1,4 +1,4 @@
-"""The interface of a store: bytes under keys. Framing, policy and statistics wrap it."""
+"""The interface of a store, which maps keys to bytes. Framing, policy and statistics wrap it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Protocol, runtime_checkable
 from nbcache.core.errors import StoreError
 
 MAX_VALUE_BYTES = 512 << 20
-"""The longest value of a store that others write to. Readers ignore longer values.
+"""Longest value in a shared store. Readers ignore longer values.
 
-What kernels publish has half of that at most, since no more waits to be written.
+Kernels publish values of half that length at most: their write queue holds no more.
 """
 
 _KEY = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*", re.ASCII)
@@ -23,14 +23,14 @@ def is_key(name: str) -> bool:
 
 
 def check_key(key: str) -> str:
-    """Return `key`, parts of `a-z 0-9 _ -` joined by `/`, at most 512 characters; ValueError for others."""
+    """Return `key`; ValueError unless it is parts of `a-z 0-9 _ -` joined by `/`, 512 characters at most."""
     if not is_key(key):
         raise ValueError(f"not a store key: {key[:80]!r}")
     return key
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix`, or raise ValueError where it is not empty and not whole parts of a key and a `/`."""
+    """Return `prefix`; ValueError unless it is empty, or whole parts of a key that end in `/`."""
     if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
         raise ValueError(f"not a prefix of whole parts: {prefix[:80]!r}")
     return prefix
@@ -52,14 +52,14 @@ def batches(keys: Iterable[str], length: int) -> Iterator[list[str]]:
 
 
 def read_batches(store: Store, keys: Iterable[str], length: int) -> Iterator[tuple[str, bytes]]:
-    """Yield those of `keys` that are there, with their bytes, by round trips of `length` keys."""
+    """Yield the stored keys among `keys` with their values, in round trips of `length` keys."""
     for batch in batches(keys, length):
         yield from store.get_many(batch).items()
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Bytes under keys, for several threads. Absence is None; a `StoreError` is a failure."""
+    """A thread-safe mapping of keys to bytes. A missing key gives None, a failure raises `StoreError`."""
 
     @property
     def name(self) -> str:
@@ -67,24 +67,24 @@ class Store(Protocol):
 
     @property
     def read_only(self) -> bool:
-        """True where `put` and `delete` raise `StoreReadOnly`."""
+        """True if `put` and `delete` raise `StoreReadOnly`."""
 
     def get(self, key: str) -> bytes | None: ...
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """Return those of `keys` that are there, with their bytes, in one round trip if possible."""
+        """Return the stored keys among `keys` with their values, in one round trip if possible."""
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        """Return those of `keys` that are there, without reading them, in one round trip if possible."""
+        """Return the stored keys among `keys` without reading values, in one round trip if possible."""
 
     def put(self, key: str, value: bytes) -> None:
-        """Store `value` under `key`: atomic, idempotent, replacing what was there."""
+        """Store `value` under `key` in place of an earlier value; atomic and idempotent."""
 
     def delete(self, key: str) -> None:
-        """Remove `key`; nothing happens where it is not there."""
+        """Remove `key` and its value; do nothing if it is missing."""
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that begin with `prefix` (whole parts: empty, or ending in `/`), in any order."""
+        """Yield the keys that begin with `prefix` (empty, or ending in `/`), in any order."""
 
     def close(self) -> None:
-        """Release what it holds. Idempotent."""
+        """Release connections and threads. Idempotent."""

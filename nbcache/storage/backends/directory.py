@@ -1,16 +1,16 @@
-"""A store in a folder of the user's own: one file a key, least recently used evicted first.
+"""A store in a folder that belongs to the user: one file for each key; evicts the least recently used first.
 
 Layout, below the store's folder::
 
-    v2/<key>     the value, under the key's parts as folders
-    v2/.tmp/     files being written; renamed to where they belong when whole
-    v2/.lock     held by the kernel that evicts
-    v2/*.sqlite  of others (`nbcache.storage.history`)
+    v2/<key>     the value; the key's parts are folders
+    v2/.tmp/     temporary files; renamed to their keys once complete
+    v2/.lock     lock of the kernel that evicts
+    v2/*.sqlite  other modules' files (`nbcache.storage.history`)
 
-No key has a dot, so the last three cannot be taken for one. A file's modification time is its last use.
+Keys have no dots, so the last three cannot be mistaken for keys. A file's modification time is its last use.
 
-Values are not synced to the disk: after a power cut one may be short. Every entry is verified when it
-is read (`decode_entry`), so that costs a miss; syncing would cost every write.
+Values are not synced to the disk, so a power cut may truncate one. Readers verify each entry
+(`decode_entry`), so that costs a miss; syncing would slow down every write.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from nbcache.core.files import try_lock, write_whole
 from nbcache.core.model import MAX_CONTENT_BYTES
 from nbcache.storage.backends.base import check_key, check_prefix, is_key
 from nbcache.storage.backends.plain_files import (
+    clean_temporary,
     files_below,
     folder_of,
     is_absence,
     is_forbidden,
     is_plain,
     read_plain,
-    remove_abandoned,
     store_error,
 )
 
@@ -44,21 +44,21 @@ _TEMPORARY = ".tmp"
 _LOCK = ".lock"
 
 _EVICT_TO = 0.9
-"""Evict to this part of the bound, so that the next few puts do not evict again."""
+"""Eviction stops at this share of the bound, so that the next few puts need no eviction."""
 _ATTEMPTS = 100
-"""Attempts of a put to make its folder. Three threads that put and delete the only keys of one folder were
-seen to remove it under a put ten times in a row."""
+"""Attempts of a put to make its folder. In tests, three threads that put and delete the only keys of a
+folder removed it under a put ten times in a row."""
 
 _MAX_BYTES = MAX_CONTENT_BYTES + 4096
-"""The longest value: an entry of the longest content; what is longer is not ours."""
+"""Longest value: an entry of the longest content. nbcache writes no longer file."""
 
 
 class DirectoryStore:
-    """Values in files of a folder that only its owner can enter, shared by all of the user's kernels.
+    """Values in files of a folder that only its owner can enter; all of the user's kernels share it.
 
-    Raises StoreUnavailable where the folder is not the user's own: whoever can write to it can make every
+    Raises StoreUnavailable if the folder belongs to another user: whoever can write to it can make every
     kernel run their code. A folder that others can write to is emptied and made private (0700). A folder
-    that cannot be written to is served `read_only`. A key cannot be a folder of other keys: StoreError.
+    without write permission is `read_only`. StoreError if a key is also a folder of other keys.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, name: str = "local store"):
@@ -86,7 +86,7 @@ class DirectoryStore:
         with self._writing():
             for attempt in range(_ATTEMPTS):
                 try:
-                    if attempt:  # a delete elsewhere has removed the folder, or somebody the whole store
+                    if attempt:  # another thread or process has removed the folder, or the whole store
                         self._prepare()
                         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     write_whole(file, value, mode=0o600, folder=self.root / _TEMPORARY)
@@ -106,6 +106,7 @@ class DirectoryStore:
     def close(self) -> None: ...
 
     def touch(self, key: str) -> bool:
+        """Return whether `key` is stored, and mark it as used now."""
         present = self._is_there(key)
         if present:
             with contextlib.suppress(OSError):
@@ -118,14 +119,14 @@ class DirectoryStore:
     def evict(self, prefix: str, max_bytes: int) -> list[str]:
         if self.read_only:
             return []
-        # Where somebody has removed the whole store, it is small enough.
+        # FileNotFoundError: somebody has removed the whole store.
         with self._writing(), contextlib.suppress(FileNotFoundError):
             descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # On a filesystem without locks, two evictions at once remove too much, and nothing worse.
+                # On a filesystem without locks, simultaneous evictions only remove too much.
                 if try_lock(descriptor):
                     with folder_of(self.root, f"{_TEMPORARY}/.") as (folder, _):
-                        remove_abandoned(folder)
+                        clean_temporary(folder)
                     return self._evict(prefix, max_bytes)
             finally:
                 os.close(descriptor)
@@ -152,11 +153,11 @@ class DirectoryStore:
                     raise
 
     def _is_open(self, folder: Path) -> bool:
-        """Return whether others can write to a folder of the store, which is made if it is missing."""
+        """Make a folder of the store if it is missing; return whether others can write to it."""
         try:
             status = folder.lstat()
         except FileNotFoundError:
-            # The mode is given here and not set later: nobody else is ever let in.
+            # With its final mode from the start, so that others can never enter.
             folder.mkdir(mode=0o700, exist_ok=True)
             status = folder.lstat()
         user = os.geteuid()
@@ -171,10 +172,10 @@ class DirectoryStore:
         return bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
     def _close_to_others(self) -> None:
-        """Drop all values, which others may have put there, and make the folder private."""
-        self._drop()  # first: no other kernel shall take them for private
+        """Drop all values, since others may have written them, and make the folder private."""
+        self._drop()  # before `chmod`, so that no other kernel trusts them
         self.path.chmod(0o700)
-        self._drop()  # what somebody has put there meanwhile
+        self._drop()  # values that others wrote meanwhile
         if self._is_open(self.path):
             raise self._refusal(self.path, "cannot be closed to others: its filesystem keeps no permissions")
 
@@ -189,7 +190,7 @@ class DirectoryStore:
             self.was_emptied = True
             return
         aside.chmod(0o700)
-        self.was_emptied |= any(each.name not in (_TEMPORARY, _LOCK) for each in aside.iterdir())
+        self.was_emptied |= any(path.name not in (_TEMPORARY, _LOCK) for path in aside.iterdir())
         shutil.rmtree(aside, ignore_errors=True)
 
     def _remove(self, file: Path) -> None:
@@ -218,9 +219,9 @@ class DirectoryStore:
         if total <= max_bytes:
             return []
         removed = []
-        now = time.time()
-        # A time in the future, of a clock that was wrong, is as old as any.
-        used = {key: status.st_mtime if status.st_mtime <= now else 0.0 for key, status in statuses.items()}
+        clock = time.time()
+        # A time in the future comes from a wrong clock, and is treated as the oldest.
+        used = {key: status.st_mtime if status.st_mtime <= clock else 0.0 for key, status in statuses.items()}
         for key, status in sorted(statuses.items(), key=lambda pair: used[pair[0]]):
             if total <= max_bytes * _EVICT_TO:
                 break
@@ -234,11 +235,11 @@ class DirectoryStore:
         return removed
 
     @contextlib.contextmanager
-    def _errors(self, what: str, *, writing: bool = False) -> Iterator[None]:
+    def _errors(self, failure: str, *, writing: bool = False) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise store_error(error, what, self.name, str(self.path), writing=writing) from error
+            raise store_error(error, failure, self.name, str(self.path), writing=writing) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -1,16 +1,15 @@
-"""A store on whatever fsspec opens: a folder that several people share, `s3://`, `gs://`, `hf://`,
-`memory://`.
+"""A store on fsspec: a folder that several people share, `s3://`, `gs://`, `hf://`, `memory://` and others.
 
-Below the store's URL or path `v1/<key>` is a value. In a folder, `v1/.tmp/` has files being written, which
-are renamed to where they belong. So a put is atomic there, and where a service takes an object whole.
-Elsewhere (`ftp://`) a reader may see the beginning of a value; entries are verified when they are read.
+Below the store's URL or path, `v1/<key>` is a value. In a folder, `v1/.tmp/` has temporary files, which are
+renamed to their keys. So a put is atomic in a folder, and on services that store an object at once. Elsewhere
+(`ftp://`) a reader may see a part of a value; readers verify each entry.
 
-In a folder only regular files are values, reached by no link: others can put anything there. Nor is anything
-written or removed through a link. A chain of services (`simplecache::file://`) would do so, and is refused.
-One `get_many` reads no more bytes than one value may have. The rest is absent, as is a longer value.
+In a folder the store follows no link when it reads, writes or removes, and only regular files are values:
+others can put anything there. A chain of services (`simplecache::file://`) would follow links, so it is
+refused. One `get_many` returns at most as many bytes as one value may have, and omits other values.
 
-fsspec has no timeouts: each service has its defaults, and a network folder may hang for as long as its server
-does. Whoever must not wait asks from a thread.
+fsspec has no timeouts: each service has its defaults, and a network folder hangs as long as its server does.
+A caller that must not wait uses a thread.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from nbcache.core.threads import ForkSafeLock, renew_in_children
 from nbcache.storage.backends.base import MAX_VALUE_BYTES, check_key, check_length, check_prefix, is_key
 from nbcache.storage.backends.plain_files import (
     LinkInTheWay,
+    clean_temporary,
     files_below,
     folder_of,
     is_absence,
     is_plain,
     read_plain,
-    remove_abandoned,
     store_error,
 )
 
@@ -50,12 +49,12 @@ _AT_ONCE = 16
 
 
 class FilesystemStore:
-    """Values in files or objects that others may read and write too, below `url`, which may be a path.
+    """Values in shared files or objects below `url`, which may be a path.
 
-    Raises ConfigError where fsspec cannot open such URLs. In a folder, a value has the folder's permissions.
+    Raises ConfigError if fsspec cannot open such URLs. In a folder, values have the folder's permissions.
     """
 
-    read_only = False  # only a write finds that out
+    read_only = False  # only a write shows whether it is
 
     def __init__(self, url: str | os.PathLike[str]):
         text = os.fspath(url)
@@ -64,12 +63,12 @@ class FilesystemStore:
         self.name = redacted(self._url)
         _check(self._url)
         self._open: tuple[Any, str] | None = None
-        self._looked_for_abandoned = False
+        self._cleaned_temporary = False
         self._lock = ForkSafeLock()
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, which lacks the threads that most of fsspec's services have."""
+        """Reconnect in a forked child: it lacks the threads of most fsspec services."""
         self._open = None
 
     def get(self, key: str) -> bytes | None:
@@ -81,24 +80,24 @@ class FilesystemStore:
             fs, root = self._connect()
             if not _is_folder(fs):
                 return self._read_objects(fs, root, wanted)
-            found: dict[str, bytes] = {}
-            left = MAX_VALUE_BYTES
+            values: dict[str, bytes] = {}
+            remaining = MAX_VALUE_BYTES
             for key in wanted:
-                content = read_plain(*_below(root, key), max_bytes=left)
+                content = read_plain(*_below(root, key), max_bytes=remaining)
                 if content is not None:
-                    found[key] = content
-                    left -= len(content)
-            return found
+                    values[key] = content
+                    remaining -= len(content)
+            return values
 
     def _read_objects(self, fs: Any, root: str, keys: list[str]) -> dict[str, bytes]:
-        """Return the objects whose lengths, asked for first, sum up to one value's; no byte more is read."""
-        left = MAX_VALUE_BYTES
+        """Look up the objects' lengths, and read as many as fit into `MAX_VALUE_BYTES` together."""
+        remaining = MAX_VALUE_BYTES
         lengths: dict[str, int] = {}
         for key, length in self._lengths(fs, root, keys).items():
-            if length <= left:
+            if length <= remaining:
                 lengths[key] = length
-                left -= length
-        found = {key: b"" for key, length in lengths.items() if not length}  # some have no part of it
+                remaining -= length
+        values = {key: b"" for key, length in lengths.items() if not length}  # empty ranges fail on some
         parts = [(key, length) for key, length in lengths.items() if length]
         paths, ends = [f"{root}/{key}" for key, _ in parts], [length + 1 for _, length in parts]
         answers = fs.cat_ranges(paths, [0] * len(paths), ends, on_error="return") if paths else []
@@ -106,14 +105,14 @@ class FilesystemStore:
             if isinstance(answer, Exception) and not is_absence(answer):
                 raise answer
             if isinstance(answer, bytes) and len(answer) <= length:
-                found[key] = answer
-        return found
+                values[key] = answer
+        return values
 
     def _lengths(self, fs: Any, root: str, keys: list[str]) -> dict[str, int]:
-        """Return the lengths of objects that are there; several are asked for at once, where fsspec can."""
-        fs.invalidate_cache()  # of listings: others write here too
+        """Return the lengths of stored objects; look several up at once if the service is asynchronous."""
+        fs.invalidate_cache()  # cached listings miss the writes of others
         ask = partial(_length, fs, root)
-        if fs.async_impl and len(keys) > 1:  # others cannot be asked by several threads
+        if fs.async_impl and len(keys) > 1:  # other services are not thread-safe
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 lengths = list(pool.map(ask, keys))
         else:
@@ -161,17 +160,17 @@ class FilesystemStore:
                 folder, below = _below(root, prefix)
                 paths = [f"{folder}/{name}" for name in files_below(folder, below)]
             else:
-                fs.invalidate_cache()  # of listings: others write here too
+                fs.invalidate_cache()  # cached listings miss the writes of others
                 try:
                     paths = fs.find(f"{root}/{prefix}".rstrip("/"))
                 except FileNotFoundError:
                     paths = []
-        # Some services begin paths with a slash.
+        # Some services return paths with a leading slash.
         keys = (path.lstrip("/").removeprefix(f"{root.lstrip('/')}/") for path in paths)
         return (key for key in keys if key.startswith(prefix) and is_key(key))
 
     def close(self) -> None:
-        """Do nothing: fsspec shares its connections with others in this process, and closes them itself."""
+        """Do nothing: fsspec shares its connections with other users in this process, and closes them."""
 
     def _connect(self) -> tuple[Any, str]:
         import fsspec
@@ -185,30 +184,30 @@ class FilesystemStore:
     def _put_file(self, root: str, key: str, value: bytes) -> None:
         shared = Path(root).parent
         shared.mkdir(parents=True, exist_ok=True)
-        mode = stat.S_IMODE(shared.stat().st_mode)  # those may use it who may use the shared one
+        mode = stat.S_IMODE(shared.stat().st_mode)  # the same people may use it
         with (
             folder_of(*_below(root, f"{_TEMPORARY}/."), mode=mode) as (temporary, _),
             folder_of(*_below(root, key), mode=mode) as (folder, name),
         ):
-            if not self._looked_for_abandoned:
-                self._looked_for_abandoned = True
-                remove_abandoned(temporary)
+            if not self._cleaned_temporary:
+                self._cleaned_temporary = True
+                clean_temporary(temporary)
             write_whole(Path(name), value, mode=mode & 0o666, folder=Path(), descriptors=(temporary, folder))
 
     @contextlib.contextmanager
-    def _errors(self, what: str, *, writing: bool = False) -> Iterator[None]:
+    def _errors(self, failure: str, *, writing: bool = False) -> Iterator[None]:
         try:
             yield
         except StoreError:
             raise
-        except Exception as error:  # each service has its own
+        except Exception as error:  # each service raises its own classes
             if writing and isinstance(error, LinkInTheWay):
                 raise StoreUnavailable(
                     "a folder in this store is a link, which somebody else may have put there",
                     where=str(error.filename),
                     next_step="remove it, or name another folder",
                 ) from error
-            raise store_error(error, what, "this store", self.name, writing=writing) from error
+            raise store_error(error, failure, "this store", self.name, writing=writing) from error
 
 
 def _check(url: str) -> None:
@@ -225,15 +224,15 @@ def _check(url: str) -> None:
     try:
         fsspec.get_filesystem_class(protocol)
     except ValueError as error:
-        what = f"no store is known by the scheme {protocol[:40]!r}"
-        raise ConfigError(what, next_step=PLACES) from error  # nobody knows where its secrets are
+        problem = f"no store is known by the scheme {protocol[:40]!r}"
+        raise ConfigError(problem, next_step=PLACES) from error  # without the URL: any part may be secret
     except ImportError as error:
-        known = known_implementations.get(protocol, {})
-        package = known.get("class", "").partition(".")[0]
+        implementation = known_implementations.get(protocol, {})
+        package = implementation.get("class", "").partition(".")[0]
         raise ConfigError(
             f"stores on {protocol}:// need a package that is not installed",
             where=redacted(url),
-            next_step=str(known.get("err")) if package == "fsspec" else f"pip install {package}",
+            next_step=str(implementation.get("err")) if package == "fsspec" else f"pip install {package}",
         ) from error
 
 

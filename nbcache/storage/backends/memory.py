@@ -1,4 +1,4 @@
-"""A store in this process's memory: for tests, and where no folder can be used."""
+"""A store in this process's memory, for tests and for machines without a usable folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class MemoryStore:
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        wanted = [check_key(key) for key in keys]
+        checked = [check_key(key) for key in keys]
         with self._lock:
-            return {key: self._values[key] for key in wanted if key in self._values}
+            return {key: self._values[key] for key in checked if key in self._values}
 
     def present(self, keys: Iterable[str]) -> set[str]:
         return set(self.get_many(keys))

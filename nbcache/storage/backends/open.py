@@ -1,4 +1,4 @@
-"""Opens a store by its URL, and bounds the time of stores without timeouts."""
+"""Open a store by its URL, and bound the time of stores without timeouts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from nbcache.storage.backends.redis.store import RedisStore
 T = TypeVar("T")
 
 _WRITE_FACTOR = 15
-"""Nobody waits for what is written, nor for listings: they may take so many times as long."""
+"""Factor of the timeout for writes and listings, since no user waits for them."""
 
 
 def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, timeout: float = 2.0) -> Store:
-    """Return the store at `url`, which may be a folder's path; nothing connects yet. Timeouts are in seconds.
+    """Return the store at `url`, or in a folder's path, without connecting. Timeouts are in seconds.
 
-    ConfigError for an unknown kind of URL, or where its package is not installed.
+    ConfigError if the kind of URL is unknown, or its package is not installed.
     """
     text = os.fspath(url)
     scheme = text.partition(":")[0]
@@ -40,7 +40,7 @@ def open_store(url: str | os.PathLike[str], *, connect_timeout: float = 0.25, ti
 
 def _folder(text: str) -> str:
     is_path = text.startswith(("/", ".", "~")) and not text.startswith("//")  # which lacks a scheme
-    if not is_path and not os.path.isdir(text):  # others may hang, and are not asked here
+    if not is_path and not os.path.isdir(text):  # a network path could hang here, so paths are not tested
         raise ConfigError(
             "this is no URL, and no folder that is there",  # not quoted: it may hold a password
             next_step="write a host as redis://host, and a folder that is to be made as ./folder",
@@ -49,7 +49,7 @@ def _folder(text: str) -> str:
 
 
 def open_shared(settings: Settings) -> Store:
-    """Return the store of `settings.shared_url`, bounded in time and not asked yet; may raise ConfigError."""
+    """Return the store of `settings.shared_url`, bounded in time, without connecting; or ConfigError."""
     seconds = settings.shared_timeout
     store = open_store(settings.shared_url, connect_timeout=settings.shared_connect_timeout, timeout=seconds)
     return BoundedStore(store, seconds) if isinstance(store, FilesystemStore) else store
@@ -60,7 +60,7 @@ def leases_of(store: Store) -> RedisLeases | None:
 
 
 class BoundedStore:
-    """Asks `store` on threads, for `timeout` seconds or for writes 15 times that, unless many hang."""
+    """Calls `store` in threads, and waits `timeout` seconds, for writes 15 times that, unless many hang."""
 
     def __init__(self, store: Store, timeout: float, *, most_hanging: int = 32) -> None:
         self.name, self.read_only = store.name, store.read_only

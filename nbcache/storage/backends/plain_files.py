@@ -1,7 +1,7 @@
-"""Files as stores read them, and errors as they raise them.
+"""Read files safely for stores, and convert OSErrors into store errors.
 
-Only regular files are read, reached by no link, and no longer than a value may be: whoever else can write to
-a folder can put a pipe, a link to a device that never ends, or a file of a terabyte there.
+A read accepts only a regular file of limited length, and follows no link: others who can write to the folder
+can put a pipe, a link to an endless device, or a file of a terabyte there.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _FULL = frozenset({errno.EDQUOT, errno.ENOSPC})
 
 
 class LinkInTheWay(NotADirectoryError):
-    """A link, whose path is `filename`, is where a folder should be."""
+    """A link is in place of a folder; `filename` is its path."""
 
 
 @contextlib.contextmanager
 def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield a descriptor of a key's folder, made with `mode` if that is given, and the file name."""
+    """Yield a descriptor of a key's folder, and the file name. With `mode`, make missing folders."""
     *folders, name = key.split("/")
     descriptor = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     try:
@@ -61,11 +61,11 @@ def _enter(folder: str, parent: int, mode: int | None) -> int:
             raise
     try:
         os.mkdir(folder, dir_fd=parent)
-    except FileExistsError:  # another was faster, and sets its mode
+    except FileExistsError:  # another process was faster, and sets its mode
         return os.open(folder, _FOLDER, dir_fd=parent)
     descriptor = os.open(folder, _FOLDER, dir_fd=parent)
     try:
-        os.fchmod(descriptor, mode)  # of what was opened: by its name it could be another's by now
+        os.fchmod(descriptor, mode)  # by descriptor, since somebody may have replaced the folder meanwhile
     except BaseException:
         os.close(descriptor)
         raise
@@ -77,7 +77,7 @@ def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> b
         with folder_of(root, key) as (folder, name):
             descriptor = os.open(name, _FILE, dir_fd=folder)
     except OSError as error:
-        # ENXIO is a socket's, or a device's that is not there.
+        # ENXIO: a socket, or a device that is missing.
         if is_absence(error) or error.errno in (errno.ELOOP, errno.ENXIO):
             return None
         raise
@@ -86,9 +86,9 @@ def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> b
         if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
             return None
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            content = stream.read(status.st_size)  # what is appended meanwhile is not of this value
+            content = stream.read(status.st_size)  # excludes bytes that somebody appends meanwhile
         if used:
-            with contextlib.suppress(OSError):  # a read-only folder keeps the order that it has
+            with contextlib.suppress(OSError):  # a read-only folder keeps its times
                 os.utime(descriptor)
         return content
     finally:
@@ -121,16 +121,17 @@ def files_below(root: Path, prefix: str) -> Iterator[str]:
                 raise
 
 
-def remove_abandoned(folder: int) -> None:
+def clean_temporary(folder: int) -> None:
+    """Remove the temporary files of dead writers."""
     oldest = time.time() - _ABANDONED_SECONDS
     for name in os.listdir(folder):
-        with contextlib.suppress(OSError):  # its writer was faster, or it is another user's
+        with contextlib.suppress(OSError):  # its writer was faster, or another user owns it
             if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest:
                 os.unlink(name, dir_fd=folder)
 
 
 def is_absence(error: BaseException) -> bool:
-    """Return whether there is no such file, or there can be none. Services raise errors without a number."""
+    """Return whether the file is missing or impossible. Services raise errors without an errno."""
     kinds = FileNotFoundError, IsADirectoryError, NotADirectoryError
     return isinstance(error, kinds) or _number(error) in _ABSENT
 
@@ -139,10 +140,12 @@ def is_forbidden(error: BaseException) -> bool:
     return isinstance(error, PermissionError) or _number(error) in _FORBIDDEN
 
 
-def store_error(error: Exception, what: str, name: str, where: str, *, writing: bool = False) -> StoreError:
-    """Return the error of the store `name`, which is at `where`; `what` is a clause as `cannot be read`."""
+def store_error(
+    error: Exception, failure: str, name: str, where: str, *, writing: bool = False
+) -> StoreError:
+    """Return the error of the store `name` at `where`; `failure` is a clause such as `cannot be read`."""
     number = _number(error)
-    # Not the message, in which a service may quote credentials.
+    # Not the message: a service may quote credentials there.
     reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
     if writing and number in _FULL:
         return StoreFull(
@@ -161,7 +164,7 @@ def store_error(error: Exception, what: str, name: str, where: str, *, writing: 
     if number == errno.ENAMETOOLONG:
         return StoreError("a key is longer than this filesystem's names can be", where=where)
     return StoreUnavailable(
-        f"{name} {what}: {reason}",
+        f"{name} {failure}: {reason}",
         where=where,
         next_step="check that the place exists and works, and that you have the rights to it",
     )

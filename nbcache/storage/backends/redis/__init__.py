@@ -1,1 +1,1 @@
-"""The Redis store: its address, its client, its values and its leases."""
+"""The Redis store: addresses, clients, values and leases."""

@@ -1,14 +1,14 @@
-"""The address of a Redis, parsed from a user's URL::
+"""The address of a Redis, parsed from a user's URL. The schemes are::
 
     redis://[user[:password]@]host[:6379][/database]                 one server
     redis+cluster://[…@]host[:6379][,host[:6379]]…                   a Cluster, by some of its nodes
     redis+sentinel://[…@]host[:26379][,host[:26379]]…[/database]     the primary that Sentinels name
     rediss://…, rediss+cluster://…, rediss+sentinel://…              the same over TLS
 
-User and password are percent-encoded, and are those of the Redis, also where the hosts are Sentinels. Options
-follow in the query; docs/snapshots.md lists them.
+User and password are percent-encoded. They belong to the Redis, even if the hosts are Sentinels. The query
+has options; docs/snapshots.md lists them.
 
-No option turns off the check of a server's certificate: who can answer in its place could serve any code.
+No option turns off the check of a server's certificate: an impostor of the server could serve any code.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _SENTINEL_PORT = 26379
 _OPTIONS = ("prefix", "ttl", "service", "sentinel_password")
 _TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
-# No glob character, since keys are listed by pattern; no brace, since a Cluster hashes what is in braces.
+# No glob characters, since listings use a pattern. No braces, since a Cluster hashes only the text in braces.
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed URL; its name and `repr` hold neither user nor password."""
+    """A parsed URL; `name` and `repr` omit user and password."""
 
     scheme: str
     url: str = field(repr=False)
-    """For `from_url` of redis-py: the server, the Cluster's first node, or the Redis that Sentinels name."""
+    """Argument of redis-py's `from_url`: the server, the Cluster's first node, or the Sentinels' primary."""
     hosts: tuple[str, ...]
     sentinels: tuple[str, ...] = field(default=(), repr=False)
     database: int = 0
@@ -56,7 +56,7 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The URL with the options that say where: without user, password, file and time."""
+        """The URL with the options `prefix` and `service`, without user and password."""
         options = [("prefix", self.prefix, PREFIX), ("service", self.service, SERVICE)]
         query = urlencode({name: value for name, value, usual in options if value != usual})
         path = "" if self.cluster else f"/{self.database}"
@@ -64,10 +64,10 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Return the address in `url`; ConfigError, which does not quote the URL, where it is wrong."""
+        """Return the address in `url`; ConfigError, without a quotation of the URL, if it is wrong."""
         try:
             parts = urlsplit(url)
-        except ValueError as error:  # brackets that do not match
+        except ValueError as error:  # unbalanced brackets
             raise _wrong("has an invalid host name", url) from error
         scheme = parts.scheme
         if scheme not in SCHEMES:
@@ -76,11 +76,11 @@ class Address:
             raise _wrong("has a part after '#', as snapshots do, and here a store is needed", url)
         tls, sentinel = scheme.startswith("rediss"), scheme.endswith("+sentinel")
         user, at, netloc = parts.netloc.rpartition("@")
-        known = (*_OPTIONS, *_TLS_OPTIONS) if tls else _OPTIONS
+        allowed = (*_OPTIONS, *_TLS_OPTIONS) if tls else _OPTIONS
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        for name in options.keys() - set(known):
-            # Its name alone: the value may be a password.
-            raise _wrong(f"has an option {name[:40]!r}; the options are {', '.join(known)}", url)
+        for name in options.keys() - set(allowed):
+            # Only its name: the value may be a password.
+            raise _wrong(f"has an option {name[:40]!r}; the options are {', '.join(allowed)}", url)
         port = _SENTINEL_PORT if sentinel else _PORT
         hosts = tuple(_host(url, host, port) for host in netloc.split(","))
         base = "rediss://" if tls else "redis://"
@@ -119,16 +119,16 @@ def _host(url: str, host: str, port: int) -> str:
     return f"[{parts.hostname}]:{number}" if ":" in parts.hostname else f"{parts.hostname}:{number}"
 
 
-def _number(url: str, what: str, text: str) -> int:
+def _number(url: str, noun: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise _wrong(f"has a {what} that is no number", url)
+        raise _wrong(f"has a {noun} that is no number", url)
     return int(text)
 
 
-def _wrong(what: str, url: str) -> ConfigError:
+def _wrong(problem: str, url: str) -> ConfigError:
     scheme = url.partition("://")[0]
     return ConfigError(
-        f"the URL of the Redis {what}",
+        f"the URL of the Redis {problem}",
         where=f"{scheme}://…" if scheme in SCHEMES else None,
         next_step="write it as redis://[user:password@]host[:port][/database], both percent-encoded",
     )

@@ -1,7 +1,7 @@
-"""redis-py's clients for the three kinds of Redis, with a deadline on all that they wait for.
+"""redis-py's clients for the three kinds of Redis, with a deadline on all waits together.
 
-redis-py bounds each read from a socket, but not their sum: a server that sends a byte a second keeps it for
-ever. `deadline` bounds all reads, writes and connecting of a thread together. Connecting may exceed it by one
+redis-py bounds each read from a socket, but not their sum: a server that sends a byte a second occupies it
+forever. `deadline` bounds a thread's reads, writes and connects together. A connect may exceed it by one
 connect timeout, with TLS by one timeout.
 """
 
@@ -22,19 +22,19 @@ _READ_BYTES = 256 * 1024
 
 
 def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
-    """Return a client of `address`: `redis.Redis`, or `redis.RedisCluster`, which connects now.
+    """Return a client of `address`: `redis.Redis`, or `redis.RedisCluster`, which connects at once.
 
-    It repeats a command only where a Cluster says that a key has moved. Any, since redis-py's annotations do
-    not tell synchronous from asynchronous.
+    It repeats a command only if a Cluster says that a key has moved. Its type is Any, since redis-py's
+    annotations mix synchronous and asynchronous results.
     """
     redis = require_redis()
     common: dict[str, Any] = {
         "socket_connect_timeout": connect_timeout,
         "socket_timeout": timeout,
         "socket_read_size": _READ_BYTES,
-        "socket_keepalive": True,  # or only a timeout tells that a firewall has forgotten a connection
-        "protocol": 2,  # for servers and proxies of any age; one round trip less to connect
-        "driver_info": None,  # or each connection first tells it, in two round trips, which an ACL may refuse
+        "socket_keepalive": True,  # else only a timeout shows that a firewall dropped a connection
+        "protocol": 2,  # all servers and proxies support it, and a connect needs one round trip less
+        "driver_info": None,  # else each connect sends it in two round trips, which an ACL may refuse
     }
     link = _bound_class(redis.SSLConnection if address.tls else redis.Connection)
     if address.cluster:
@@ -44,7 +44,7 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
         hosts = (host.rsplit(":", 1) for host in address.hosts[1:])
         nodes = [redis.cluster.ClusterNode(host.strip("[]"), int(port)) for host, port in hosts]
         never = Retry(NoBackoff(), 0)
-        # With rediss:// a Cluster would replace the class of connections, and so lose the deadline.
+        # For rediss:// redis-py would replace the connection class, and the deadline would be lost.
         return redis.RedisCluster.from_url(
             address.url.replace("rediss://", "redis://", 1),
             startup_nodes=nodes,
@@ -56,10 +56,10 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
         return redis.Redis.from_url(address.url, connection_class=link, **common)
     managed = redis.SentinelManagedSSLConnection if address.tls else redis.SentinelManagedConnection
     user = redis.connection.parse_url(address.url)
-    for name in ("host", "port", "connection_class"):  # the Sentinels name these
+    for name in ("host", "port", "connection_class"):  # the Sentinels and this function set these
         user.pop(name, None)
     sentinels = redis.Sentinel([], **common)
-    # They are asked for a few bytes, and one that hangs must leave time for the next.
+    # Their answers are short, and one that hangs must leave time for the next.
     common["socket_timeout"] = min(timeout, connect_timeout)
     sentinels.sentinels = [
         redis.Redis.from_url(url, connection_class=link, **common) for url in address.sentinels
@@ -70,12 +70,12 @@ def connect(address: Address, connect_timeout: float, timeout: float) -> Any:
 def disconnect(client: Any) -> None:
     with contextlib.suppress(Exception):
         if isinstance(client, require_redis().RedisCluster):
-            client.disconnect_connection_pools()  # its own `close` leaves that to the garbage collector
+            client.disconnect_connection_pools()  # `close` would leave that to the garbage collector
         client.close()
 
 
 def require_redis() -> Any:
-    """Return redis-py, which takes a tenth of a second to import; ConfigError where it is not installed."""
+    """Import and return redis-py, which takes 0.1 s; ConfigError if it is not installed."""
     try:
         import redis
     except ModuleNotFoundError as error:
@@ -85,7 +85,7 @@ def require_redis() -> Any:
 
 @contextlib.contextmanager
 def deadline(seconds: float, most_bytes: float = math.inf) -> Iterator[None]:
-    """Bound the seconds and received bytes of what this thread does with clients; nested bounds narrow."""
+    """Bound the seconds and received bytes of this thread's clients; a nested bound can only be narrower."""
     until, allowed = _thread.deadline, _thread.allowed
     _thread.deadline = min(until, time.monotonic() + seconds)
     _thread.allowed = begun = min(allowed, most_bytes)
@@ -97,30 +97,30 @@ def deadline(seconds: float, most_bytes: float = math.inf) -> Iterator[None]:
 
 
 class TooMuchError(Exception):
-    """More bytes arrive than the deadline's bound allows."""
+    """A server sent more bytes than `deadline` allows."""
 
 
 class _Thread(threading.local):
     deadline = math.inf
     allowed = math.inf
 
-    def received(self, count: int) -> None:
+    def spend_bytes(self, count: int) -> None:
         self.allowed -= count
         if self.allowed < 0:
             raise TooMuchError
 
-    def left(self) -> float:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
+    def remaining_seconds(self) -> float:
+        remaining = self.deadline - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError
-        return left
+        return remaining
 
 
 _thread = _Thread()
 
 
 class _BoundedSocket:
-    """A socket that waits until its timeout or the deadline, whichever comes first."""
+    """A socket that waits until its timeout or the deadline, whichever is earlier."""
 
     def __init__(self, socket: Any):
         self._socket = socket
@@ -135,13 +135,13 @@ class _BoundedSocket:
     def recv(self, *arguments: Any) -> Any:
         self._bound()
         data = self._socket.recv(*arguments)
-        _thread.received(len(data))
+        _thread.spend_bytes(len(data))
         return data
 
     def recv_into(self, *arguments: Any) -> Any:  # with hiredis
         self._bound()
         count = self._socket.recv_into(*arguments)
-        _thread.received(count)
+        _thread.spend_bytes(count)
         return count
 
     def sendall(self, *arguments: Any) -> Any:
@@ -150,16 +150,16 @@ class _BoundedSocket:
 
     def _bound(self) -> None:
         seconds = math.inf if self._timeout is None else self._timeout
-        if seconds != 0:  # not to wait at all is what it was asked for
-            seconds = min(seconds, _thread.left())
+        if seconds != 0:  # 0 means a non-blocking socket
+            seconds = min(seconds, _thread.remaining_seconds())
         self._socket.settimeout(None if seconds == math.inf else seconds)
 
 
 class _Bounded:
-    """A mixin for connections: the deadline, and no answer is left for a later command."""
+    """A mixin for connections: it applies the deadline, and leaves no answer for a later command."""
 
     def _connect(self) -> _BoundedSocket:
-        _thread.left()
+        _thread.remaining_seconds()
         return _BoundedSocket(super()._connect())  # type: ignore[misc]
 
     def read_response(self, *arguments: Any, **options: Any) -> Any:
@@ -168,7 +168,7 @@ class _Bounded:
         except require_redis().ResponseError:
             raise
         except BaseException:
-            self.disconnect()  # type: ignore[attr-defined]  # connections that Sentinels name do not
+            self.disconnect()  # type: ignore[attr-defined]  # redis-py's Sentinel connections do not
             raise
 
 

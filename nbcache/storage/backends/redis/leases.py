@@ -1,15 +1,15 @@
-"""Leases on Redis, beside the values of a `RedisStore` and by its connections.
+"""Leases on Redis, stored beside the values of a `RedisStore`, on its connections.
 
-Kernels that share a store see by a lease which of them compiles something. One kernel holds a lease at a
-time. The lease expires, so that no kernel waits for a dead one. A kernel that was stopped for longer than its
-lease lasts compiles beside the next holder, and what both publish stands side by side.
+A lease shows the kernels that share a store which of them compiles a graph. One kernel holds a lease at a
+time. The lease expires, so that no kernel waits for a dead one. If a kernel is suspended for longer than its
+lease, it compiles in parallel with the next holder, and the store keeps both results.
 
 `<prefix>:lock:<name>` is redis-py's `Lock`: a string of 16 random bytes and the holder's statement, which
-expires when the lease ends. Only the server's clock counts. (A replica that takes over may lack the last
-claims: then two kernels may hold a lease until the first asks.) A lease can be extended and released at the
-server's memory limit, though not claimed.
+expires when the lease ends, by the server's clock. (A replica that takes over may lack the last claims: then
+two kernels may hold a lease until the first asks.) At the server's memory limit a lease can be extended and
+released, but not claimed.
 
-A user of Redis needs the commands GET SET DEL PEXPIRE EVALSHA SCRIPT LOAD, on a Cluster also CLUSTER and
+A Redis user needs the commands GET SET DEL PEXPIRE EVALSHA SCRIPT LOAD, on a Cluster also CLUSTER and
 COMMAND, and the keys `<prefix>:*`.
 """
 
@@ -41,11 +41,11 @@ class Lease:
 class Claim:
     lease: Lease | None
     holder: bytes | None
-    """The other kernel's statement; None also where its holder let it go meanwhile."""
+    """The other kernel's statement; also None if that kernel has just released the lease."""
 
 
 class RedisLeases:
-    """Leases, named by store keys, on the connections of a store. Safe to call from several threads."""
+    """Leases, named by store keys, on a store's connections. Thread-safe."""
 
     def __init__(self, store: RedisStore):
         self._store = store
@@ -53,7 +53,7 @@ class RedisLeases:
     def claim(self, name: str, holder: bytes, seconds: float) -> Claim:
         """Take the lease `name` for `seconds`, or return its holder's statement.
 
-        After a StoreError this kernel may have the lease all the same; it then expires.
+        After a StoreError this kernel may still hold the lease, until it expires.
         """
         lease = Lease(name, secrets.token_bytes(_NONCE_BYTES) + holder)
 
@@ -61,7 +61,7 @@ class RedisLeases:
             if lock.acquire(blocking=False, token=lease.token):
                 return Claim(lease, None)
             current = lock.redis.get(lock.name)
-            if current == lease.token:  # the answer to this claim was lost, so it was sent again
+            if current == lease.token:  # the first answer was lost, and redis-py sent the claim again
                 return Claim(lease, None)
             if current is None:
                 return Claim(None, None)

@@ -1,17 +1,17 @@
 """A store on Redis: one server, the primary that Sentinels name, or a Cluster.
 
-Keys of Redis, below the prefix of the address (`nbcache.storage.backends.redis.address`)::
+Keys in Redis begin with the address's prefix (`nbcache.storage.backends.redis.address`)::
 
     <prefix>:v1:<key>    a string, the value
 
-Anything that is not a string is absent, and the next `put` replaces it.
+A key of another type than string is treated as missing, and the next `put` replaces it.
 
-A user of Redis needs the commands GET SET DEL TYPE SCAN, on a Cluster also CLUSTER and COMMAND, and the keys
-`<prefix>:*`. The module `leases` names what leases need.
+A Redis user needs the commands GET SET DEL TYPE SCAN, on a Cluster also CLUSTER and COMMAND, and the keys
+`<prefix>:*`. The module `leases` lists the commands for leases.
 
-Each round trip has a deadline, however the server drips, stalls or moves its keys: the operation timeout, and
-at most one connect timeout more. A bound on bytes applies to all answers of one `get_many` together. Finding
-a host's address is not bounded: the system's resolver cannot be interrupted.
+Each round trip has a deadline, even if the server drips, stalls or moves its keys: the operation timeout, and
+at most one connect timeout more. One bound on bytes applies to all answers of a `get_many` together. Name
+resolution has no bound, since the system's resolver cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _OVERHEAD_BYTES = 16 << 20
 _SCAN_COUNT = 1000
 _SCAN_BYTES = 16 << 20
 _LISTING_FACTOR = 15
-"""A server that lists names for ever is given up after so many times the timeout."""
+"""Factor of the timeout after which a listing fails, since a server may list names forever."""
 _MOST_NAMES = 1_000_000
-"""Names that a listing may hold: ten times what the benchmark writes. A server may name new keys for ever."""
+"""Most names in a listing: ten times as many as the benchmark writes. A server may name new keys forever."""
 _CROWDED = "see who else writes there, or use another prefix"
 _CODE = re.compile(r"[A-Z]{1,20}", re.ASCII)
-"""The beginning of an error of Redis. The rest is the server's own text, and may quote a password."""
-_SAYINGS = (
+"""The code at the start of a Redis error. The rest is the server's text, which may quote a password."""
+_KNOWN_ERRORS = (
     "unknown command",
     "cluster support disabled",
     "DB index is out of range",
@@ -49,9 +49,9 @@ _T = TypeVar("_T")
 
 
 class RedisStore:
-    """Values on a Redis server that others use too; connects when first used. May raise ConfigError."""
+    """Values on a shared Redis server; connects at the first use. May raise ConfigError."""
 
-    read_only = False  # whether a server is a replica shows when it is written to, and changes
+    read_only = False  # a server may become a replica at any time, and only a write shows it
 
     def __init__(self, url: str, *, connect_timeout: float = 0.25, timeout: float = 2.0):
         self.address = Address.parse(url)
@@ -87,10 +87,10 @@ class RedisStore:
         self._ask(("DEL", self._key(key)))
 
     def keys(self, prefix: str = "") -> Iterator[str]:
-        """Return the keys below `prefix`; a round trip for each 1,000 keys of the whole database."""
+        """Return the keys below `prefix`, in a round trip for each 1,000 keys of the whole database."""
         beginning = f"{self.address.prefix}:v1:"
         pattern = f"{beginning}{check_prefix(prefix)}*"
-        keys: set[str] = set()  # SCAN may name a key twice, and so may two nodes while it moves
+        keys: set[str] = set()  # SCAN may return a key twice; two nodes may do so while the key moves
         with self._round_trip(_LISTING_FACTOR) as client:
             with deadline(self.timeout):
                 nodes = self._nodes(client)
@@ -115,10 +115,10 @@ class RedisStore:
             disconnect(client)
 
     def exchange(self, send: Callable[[Any], _T]) -> _T:
-        """Return what `send` returns for redis-py's client, within the deadline; raises StoreError alone.
+        """Call `send` with redis-py's client, within the deadline; return its result, or raise StoreError.
 
-        `send` is called again where the connection was lost, so its commands may be done twice. Any error of
-        `send` that is not redis-py's means that the answer was garbage.
+        If the connection was lost, `send` is called again, so the server may run its commands twice. If
+        `send` raises an error other than redis-py's, the answer was garbage.
         """
         from redis.exceptions import AuthenticationError, ConnectionError
 
@@ -128,8 +128,8 @@ class RedisStore:
             except AuthenticationError:
                 raise
             except ConnectionError:
-                # The server was restarted, or the Sentinels name another one since: redis-py itself would try
-                # the old one again. To send a command twice does no harm.
+                # The server was restarted, or the Sentinels now name another; redis-py itself would only try
+                # the old one. All commands are idempotent.
                 return send(client)
 
     def _key(self, key: str) -> str:
@@ -146,7 +146,7 @@ class RedisStore:
     def _nodes(self, client: Any) -> list[Any]:
         if not self.address.cluster:
             return [client]
-        # Or nodes that came after this store connected are left out.
+        # Else nodes that joined after this store connected would be left out.
         client.nodes_manager.initialize(disconnect_startup_nodes_pools=False)
         return [client.get_redis_connection(node) for node in client.get_primaries()]
 
@@ -155,14 +155,14 @@ class RedisStore:
 
     @contextlib.contextmanager
     def _round_trip(self, factor: int = 1) -> Iterator[Any]:
-        """Yield the client; what is done with it ends by the deadline, and fails with StoreError alone."""
+        """Yield the client, within the deadline; convert all errors to StoreError."""
         try:
             with deadline(factor * self.timeout, MAX_VALUE_BYTES + _OVERHEAD_BYTES):
                 with deadline(self.timeout):
                     client = self._client()
                 yield client
-        except Exception as error:  # what redis-py raises at garbage is not only its own errors
-            # Nor may a traceback show what a server says.
+        except Exception as error:  # on garbage, redis-py also raises errors of other classes
+            # `from None`, so that a traceback quotes no text of the server.
             raise self._fault(error) from None
 
     def _client(self) -> Any:
@@ -176,7 +176,7 @@ class RedisStore:
         finally:
             lock.release()
 
-    # --- faults, in words that quote nothing that the server says ---------------------------------
+    # --- errors, without quotations of the server's text ------------------------------------------
 
     def _fault(self, error: Exception) -> StoreError:
         if isinstance(error, StoreError):
@@ -185,7 +185,7 @@ class RedisStore:
         from redis.sentinel import MasterNotFoundError
 
         while isinstance(error, kinds.RedisClusterException):
-            inner = error.__cause__ or error.__context__  # it is raised for each failure of the first node
+            inner = error.__cause__ or error.__context__  # it wraps each failure of the first node
             if not isinstance(inner, Exception):
                 break
             error = inner
@@ -203,51 +203,51 @@ class RedisStore:
                     next_step="name its primary, or its Sentinels by redis+sentinel://",
                 )
             case kinds.AuthenticationError() | kinds.AuthorizationError():
-                what = "Redis does not take user and password, or the lack of them"
+                fault = "Redis does not take user and password, or the lack of them"
                 step = "check user and password in the URL; they are percent-encoded there"
             case kinds.NoPermissionError():
-                what, keys = "the user may not do this on Redis", f"{self.address.prefix}:*"
+                fault, keys = "the user may not do this on Redis", f"{self.address.prefix}:*"
                 step = f"allow the user the keys {keys}, and to read, write and list keys, and to run scripts"
             case kinds.MovedError() if not self.address.cluster:
-                what, step = "Redis is a node of a Cluster", "write redis+cluster:// in the URL"
+                fault, step = "Redis is a node of a Cluster", "write redis+cluster:// in the URL"
             case (
                 kinds.ClusterError()
                 | kinds.RedisClusterException()
                 | kinds.AskError()
                 | kinds.TryAgainError()
             ):
-                what = "the Cluster cannot serve this now"
+                fault = "the Cluster cannot serve this now"
                 step = "check that all its slots are covered: CLUSTER INFO"
             case TooMuchError():
-                what = f"Redis answers with more than {MAX_VALUE_BYTES:,} bytes, which nbcache never writes"
+                fault = f"Redis answers with more than {MAX_VALUE_BYTES:,} bytes, which nbcache never writes"
                 step = _CROWDED
             case kinds.TimeoutError() | TimeoutError():
-                what = (
+                fault = (
                     f"Redis did not answer within {self.timeout:g} s, or could not be connected to within"
                     f" {self._connect_timeout:g} s"
                 )
                 step = "check that the server runs and is near, or allow it more time"
             case MasterNotFoundError():
-                what = f"no Sentinel names a primary of {self.address.service!r}"
+                fault = f"no Sentinel names a primary of {self.address.service!r}"
                 step = "check that they run, and hosts, ports and service= in the URL"
             case kinds.ConnectionError() | OSError():
-                what = f"Redis cannot be reached{_of_system(error) or _saying(error)}"
+                fault = f"Redis cannot be reached{_system_reason(error) or _server_reason(error)}"
                 step = "check that the server runs, and host and port in the URL"
             case kinds.ResponseError():
-                what, step = f"Redis refused{_saying(error)}", "see the server's log"
+                fault, step = f"Redis refused{_server_reason(error)}", "see the server's log"
             case _:
                 return self._garbage_error()
-        return self._unavailable(what, step)
+        return self._unavailable(fault, step)
 
     def _garbage_error(self) -> StoreUnavailable:
-        what = "what answers there does not speak Redis's protocol"
-        return self._unavailable(what, "check host and port in the URL")
+        fault = "what answers there does not speak Redis's protocol"
+        return self._unavailable(fault, "check host and port in the URL")
 
     def _crowd_error(self) -> StoreUnavailable:
         return self._unavailable("Redis lists more names of keys than are held here", _CROWDED)
 
-    def _unavailable(self, what: str, next_step: str) -> StoreUnavailable:
-        return StoreUnavailable(what, where=self.name, next_step=next_step)
+    def _unavailable(self, fault: str, next_step: str) -> StoreUnavailable:
+        return StoreUnavailable(fault, where=self.name, next_step=next_step)
 
 
 def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
@@ -257,14 +257,14 @@ def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
     answers: list[Any] = pipeline.execute(raise_on_error=False)
     for number, answer in enumerate(answers):
         if isinstance(answer, Exception):
-            # The first word is the error's code; redis-py has no class for this one.
+            # redis-py has no class for WRONGTYPE, which is the error's first word.
             if str(answer).partition(" ")[0] != "WRONGTYPE":
                 raise answer
             answers[number] = None
     return answers
 
 
-def _of_system(error: Exception) -> str:
+def _system_reason(error: Exception) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:
@@ -273,9 +273,9 @@ def _of_system(error: Exception) -> str:
     return ""
 
 
-def _saying(error: Exception) -> str:
-    """Return a known saying or the code of a server's error, after a colon: the rest may be anybody's."""
+def _server_reason(error: Exception) -> str:
+    """Return a known text or the code of a server's error, after a colon; other text may be secret."""
     text = str(error)
-    code = getattr(error, "status_code", None) or text.partition(" ")[0]  # redis-py cuts off those it knows
-    known = next((saying for saying in _SAYINGS if saying in text), code if _CODE.fullmatch(code) else "")
-    return f": {known}" if known else ""
+    code = getattr(error, "status_code", None) or text.partition(" ")[0]  # redis-py cuts off codes it knows
+    reason = next((item for item in _KNOWN_ERRORS if item in text), code if _CODE.fullmatch(code) else "")
+    return f": {reason}" if reason else ""
