@@ -1,6 +1,6 @@
-"""The table of all hooks: each part of nbcache, what it replaces in torch, and what is lost without it.
+"""The table of all hooks: each part of nbcache, the torch attributes that it replaces, and its loss.
 
-docs/architecture.md shows the table, and the tests take each place away in turn.
+docs/architecture.md shows the table, and the tests remove each attribute in turn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TUNED_AGAIN = "kernels of restored graphs are tuned again"
 
 
 def _part(install: Callable[..., None], purpose: str, without: str, *hooks: str, **more: Any) -> Part:
-    """Return a part that is hooked with `modules`, by default the module of its first hook."""
+    """Return a part. torch's import of `modules` installs it; the default is its first hook's module."""
     modules = more.pop("modules", ()) or (hooks[0].partition(":")[0],)
     return Part(install, modules, hooks, purpose, without, **more)
 
@@ -318,7 +318,7 @@ PARTS = (
         "compile_module_from_src(src, name, …)?",
     ),
 )
-"""Parts of one module are hooked in this order."""
+"""The parts. Those of one module are installed in this order."""
 
 
 def make_bridge(user_has_torch: Callable[[], bool] = lambda: False) -> TorchBridge:

@@ -1,4 +1,4 @@
-"""`python -m nbcache.torch_bridge DEVICE`: compile the sample that prewarming restores, and store it."""
+"""`python -m nbcache.torch_bridge DEVICE` compiles and stores the sample that prewarming restores."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the kernel that started it has ended, however it did."""
+    """End this process after the kernel that started it, even if that kernel was killed."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _interrupt(number: int, frame: object) -> None:
-    for each in _ENDING:
-        signal.signal(each, signal.SIG_IGN)  # what is finished is being stored
+    for signal_number in _ENDING:
+        signal.signal(signal_number, signal.SIG_IGN)  # `main` still stores finished graphs
     raise SystemExit(1)
 
 
@@ -39,7 +39,7 @@ def main(device: str) -> None:
         signal.signal(number, _interrupt)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.nice(_POLITE)
-    settings = replace(Settings.from_env(os.environ), trace="off")  # kernels are to trace the sample
+    settings = replace(Settings.from_env(os.environ), trace="off")  # kernels trace the sample themselves
     bridge = make_bridge()
     session = Session(settings, bridge, DirectoryStore(settings.dir))
     session.start()

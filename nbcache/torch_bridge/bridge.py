@@ -1,4 +1,4 @@
-"""The bridge: installs every hook when torch is there, and takes every one back."""
+"""The bridge between the session and torch: it installs all hooks, and removes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LARGE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch._ind
 
 
 class TorchBridge:
-    """Implements `CompilerBridge` for torch. Importing it imports no torch."""
+    """Implements `CompilerBridge` for torch. This module does not import torch."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TorchBridge:
         self.hooks = Hooks(parts, owners, self._lose)
         self._imports: ImportHook | None = None
         self._session: Session | None = None
-        self._requested: tuple[str | None, ...] = ()
+        self._variables: tuple[str | None, ...] = ()
         self._baseline: Baseline | None = None
         self._tag = portable.KeyTag()
         self._caches = Patches()
@@ -60,9 +60,9 @@ class TorchBridge:
         self._late = False
         """True if torch was imported before nbcache was loaded."""
         self._sound = False
-        """True if torch's keys hold all that graphs depend on; if not, nbcache stores and serves nothing."""
+        """True if torch's keys cover all that graphs depend on; else nbcache stores and serves nothing."""
         self.plain_because = ""
-        """The reason why this kernel goes on as plain torch; empty where it does not."""
+        """The reason why this kernel runs as plain torch; empty if it does not."""
 
     def install(self, session: Session) -> None:
         self._session = self.folder.session = session
@@ -74,7 +74,7 @@ class TorchBridge:
         context = Context(
             session,
             self._serving,
-            self._owned,
+            self._folder_is_own,
             lambda: self._baseline,
             is_lost=self.hooks.lost.__contains__,
             disown=self.disown,
@@ -83,7 +83,7 @@ class TorchBridge:
         )
         self._late = "torch" in sys.modules
         actions = {**self.hooks.actions(context), "torch": self._torch_module}
-        self._imports = ImportHook(actions, around=dict.fromkeys(_LARGE, gc_pause.paused))
+        self._imports = ImportHook(actions, around=dict.fromkeys(_LARGE, gc_pause.pause))
         self._imports.install()
 
     def uninstall(self) -> None:
@@ -96,7 +96,7 @@ class TorchBridge:
         self._session = self.folder.session = self._baseline = None
 
     def configure(self) -> None:
-        """Follow the session's settings, which have changed; ConfigError where that is impossible."""
+        """Apply the session's changed settings; ConfigError if that is impossible."""
         if (session := self._session) is None:
             return
         portable_parts = [part.name for part in self.hooks.parts if part.loss is Loss.PORTABLE]
@@ -121,13 +121,13 @@ class TorchBridge:
         if (module := sys.modules.get("torch._inductor.cpu_vec_isa")) is not None:
             portable.choose_again(module)
         if session.environment is not None:
-            self._environment_changed(session)
+            self._adopt_environment(session)
 
     def foreseen(self) -> Environment | None:
         return environment.foreseen(self._baseline)
 
     def prewarm(self, *, compiling_for: str | None = None) -> Steps:
-        """Return the steps before the first compile, or those that compile the sample for a device."""
+        """Return the steps that prepare the first compile, or those that compile the sample for a device."""
         if self._session is None:
             return iter(())
         if compiling_for is not None:
@@ -160,7 +160,7 @@ class TorchBridge:
             session.notice(". ".join(filter(None, (str(problem), consequence))))
 
     def _not_sound(self, error: Exception) -> str | None:
-        """Go on as plain torch, as keys may leave out what graphs depend on; return the consequence, once."""
+        """Run as plain torch, since keys may be incomplete; return the consequence at the first call."""
         if self._keys is None or not self._sound:
             return None
         self._sound, self.plain_because = False, repr(error)
@@ -189,12 +189,12 @@ class TorchBridge:
         keys = self._keys = self._make_keys(torch, late=self._late, on_fault=self._fall_back)
         self._sound, self.plain_because = True, ""
         self.traces = self._make_traces(torch, session, self._serves_traces, keys)
-        self.hooks.imported(torch)
-        self.hooks.owners_are_there()
-        self._environment_changed(session)
+        self.hooks.on_import(torch)
+        self.hooks.install_waiting()
+        self._adopt_environment(session)
 
-    def _environment_changed(self, session: Session) -> None:
-        self._requested = environment.requested()
+    def _adopt_environment(self, session: Session) -> None:
+        self._variables = environment.variables()
         self._tag.set(self._baseline)
         if self._sound:
             current = environment.current(self._baseline)
@@ -205,15 +205,15 @@ class TorchBridge:
         self.folder.give(session, current, portable=self._baseline is not None)
 
     def _serving(self) -> bool:
-        """Follow changes, and return whether torch uses its caches: neither disabled nor `fresh_cache()`."""
+        """Follow changes; return whether torch uses its caches, which settings or `fresh_cache()` prevent."""
         import torch
 
         if not self._sound:
             self.folder.leave()
             return False
         if (session := self._session) is not None:
-            if environment.requested() != self._requested:
-                self._environment_changed(session)
+            if environment.variables() != self._variables:
+                self._adopt_environment(session)
             self.folder.default.check()
             if session.environment is not None and self.folder.is_lost():
                 self._give_folder(session, session.environment)
@@ -227,8 +227,8 @@ class TorchBridge:
     def _serves_traces(self) -> bool:
         return self._serving() and "trace_frames" not in self.hooks.lost
 
-    def _owned(self) -> bool:
-        # The part `record` marks the folder where a bundle comes.
+    def _folder_is_own(self) -> bool:
+        # The part `record` marks the folder when the user loads a bundle.
         marks = "record" in self.hooks.on and "record" not in self.hooks.lost
         return marks and self._serving() and self.folder.is_own()
 
@@ -240,7 +240,7 @@ def _set_portable_off(session: Session, because: str) -> None:
 
 @contextlib.contextmanager
 def _nothing_compiles() -> Iterator[None]:
-    """Keep compiles in other threads out; ConfigError where one runs: its graph would mix both kinds."""
+    """Block compiles in other threads; ConfigError if one runs, since its graph would mix both kinds."""
     module = sys.modules.get("torch._dynamo.convert_frame")
     if module is None:
         yield

@@ -1,8 +1,8 @@
-"""The folder that torch's caches are in: its choice, and whose code may lie there.
+"""Choose the folder for torch's caches, and track whose code it may hold.
 
-torch runs the code that it finds there, so nobody else may have written to it. All folders that nbcache gives
-torch are below a *root*: `nbcache_<user id>` in the temp folder, whose name anybody can foresee. Where that
-cannot be used, it is a folder of the same name in nbcache's own.
+torch runs code from that folder, so no other user may have written to it. nbcache gives torch folders below a
+*root*: `nbcache_<user id>` in the temp folder, a name that anybody can foresee. If that cannot be used, the
+root is a folder of the same name in nbcache's own folder.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.providers.cpp_kernels import CLEARED, KERNELS
 
 OWN = "nbcache_own"
-"""A file that says of a folder below a root: all that torch finds there was compiled there.
+"""Name of a file in a folder below a root. It states that all artifacts in the folder were compiled there.
 
-It is there from the first moment, and goes before anything of others comes. Where a cleaner of temp folders
-takes it, torch still uses the folder, and nbcache stores nothing from there.
+It is created with the folder, and deleted before the folder gets others' artifacts. If a cleaner of temp
+folders deletes it, torch still uses the folder, and nbcache stores nothing from there.
 """
 _OTHERS_CODE = "nbcache_foreign"
-"""A folder in one that the user has set: a file for each `Judge.mark` under which others' code came there."""
+"""Folder in one that the user has set: a file for each `Judge.mark` with which others' code was added."""
 _NAME = f"nbcache_{os.geteuid()}"
 _REMEDY = "have it removed, or set TMPDIR to a folder of your own, and restart the kernel"
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
@@ -51,18 +51,18 @@ _USED = (_HEADERS, "cache")
 _HEADER_FOLDERS = {"_HEADER_DIR": (_HEADERS,), "_HEADER_LOCK_DIR": (_HEADERS, "locks")}
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
 _CACHES = ("aotautograd", "dynamo", "fxgraph")
-"""Folders of torch's cache folder in which it looks things up; others hold what a compile works on."""
+"""Folders that torch looks artifacts up in; others hold the files of running compiles."""
 _DEFAULT = "default"
-"""Folder, beside those for environments, that stands for torch's default one where that is not safe."""
+"""Name of the folder below a root that replaces torch's default folder if that is unsafe."""
 _IN_USE_SECONDS = 60.0
 
 
 class CacheFolder:
     """Gives torch a separate cache folder for each environment, unless the user has set one.
 
-    torch's CPU keys leave the CPU out, and all environments share its default folder. A folder for each
-    keeps that sound and leaves torch's keys as they are. When the trusted signers change, torch gets another
-    folder: a signer's code may be in the first.
+    torch's keys leave the CPU out, and all environments share its default folder. Separate folders make that
+    sound, and torch's keys stay as they are. When the trusted signers change, torch gets another folder,
+    since a signer's code may be in the first.
     """
 
     def __init__(self) -> None:
@@ -70,16 +70,17 @@ class CacheFolder:
         self.session: Session | None = None
         """Its settings and trust decide, while the bridge is installed."""
         self._random = Path(tempfile.gettempdir()) / f"{_NAME}_{secrets.token_hex(8)}"
-        """The last resort: nobody can foresee its name, as they can that of torch's default folder."""
+        """The last resort. Others cannot foresee its name, unlike that of torch's default folder."""
         self._given: Path | None = None
-        """None where the user has set a folder, or torch is not there."""
+        """nbcache's folder for torch; None if the user has set one, or torch is not imported."""
         self._expected: str | None = None
-        """The folder that nbcache serves, its own or the user's; None where only a last resort is given."""
-        self._before: dict[str, str | None] = {}
-        """Environment variables that were changed → their values from before."""
-        self._left: set[str] = set()
+        """The folder that nbcache serves, its own or the user's; None if torch got the last resort."""
+        self._originals: dict[str, str | None] = {}
+        """Changed environment variables → their original values."""
+        self._unset: set[str] = set()
+        """Environment variables that `leave` has removed."""
         self._disowned = False
-        """True once others' code was put where torch looks, or is about to be."""
+        """True once others' code is, or is about to be, where torch looks."""
 
     def where(self) -> tuple[str, str]:
         if value := os.environ.get(FOLDER):
@@ -96,7 +97,7 @@ class CacheFolder:
     def give(self, session: Session, current: Environment, *, portable: bool) -> None:
         """Give torch the folder of the environment `current`, unless the user has set one."""
         value = os.environ.get(FOLDER, "")
-        is_users = bool(value) and not _is_nobodys_choice(Path(value))
+        is_users = bool(value) and not _is_automatic(Path(value))
         set_by_user = is_users and not _may_hold_others(session, FOLDER, value)
         if set_by_user and self._given is None:
             self._expected = os.path.abspath(value)
@@ -108,49 +109,49 @@ class CacheFolder:
             session.notice(notice)
         earlier, self._given = self._given, folder or self._last_resort()
         self._expected = None if folder is None else str(folder)
-        if not set_by_user:  # else within `fresh_cache()`, or set by a cell since
-            for name in (FOLDER, _TRITON_FOLDER):  # Triton's is set below it at the first use
-                self._before.setdefault(name, os.environ.get(name))
+        if not set_by_user:  # else a cell or `fresh_cache()` has set it since
+            for name in (FOLDER, _TRITON_FOLDER):  # torch sets Triton's below it at the first use
+                self._originals.setdefault(name, os.environ.get(name))
             os.environ[FOLDER] = str(self._given)
         if folder is not None:
             _settle_triton(session, earlier, folder)
 
     def take_back(self) -> None:
-        """Put the variables back that gave torch a folder, unless the user has set them since."""
-        for name, value in self._before.items():
+        """Restore the environment variables that name torch's folder, unless the user has set them since."""
+        for name, value in self._originals.items():
             current = os.environ.get(name)
-            is_ours = name in self._left if current is None else _is_below(current, self._given)
+            is_ours = name in self._unset if current is None else _is_below(current, self._given)
             if is_ours and value is not None:
                 os.environ[name] = value
             elif is_ours:
                 os.environ.pop(name, None)
-        self._before.clear()
-        self._left.clear()
+        self._originals.clear()
+        self._unset.clear()
         self._given = self._expected = None
 
     def leave(self) -> None:
-        """Give torch the folder that it has without nbcache, unless others' code may lie there.
+        """Give torch the folder that it has without nbcache, unless that may hold others' code.
 
-        Torch then looks up keys that leave something out. `fresh_cache()` puts back what it has replaced.
+        torch's keys are incomplete from now on. The end of a `fresh_cache()` may set nbcache's folder again.
         """
         value = os.environ.get(FOLDER)
         folder = Path(value or os.devnull)
         if value and (_is_below_root(folder) or os.path.lexists(folder / _OTHERS_CODE)):
             for name in (FOLDER, _TRITON_FOLDER):
                 if _is_below(os.environ.get(name, ""), value):
-                    self._before.setdefault(name, os.environ.pop(name))
-                    self._left.add(name)
+                    self._originals.setdefault(name, os.environ.pop(name))
+                    self._unset.add(name)
         if self.session is not None:
             self.default.check()
 
     def give_again(self) -> None:
-        """Set nbcache's folder again where `fresh_cache()` has put back another environment's."""
+        """Set nbcache's folder again if the end of a `fresh_cache()` has restored another environment's."""
         value = os.environ.get(FOLDER, "")
-        if self._given is not None and value != str(self._given) and _is_nobodys_choice(Path(value)):
+        if self._given is not None and value != str(self._given) and _is_automatic(Path(value)):
             os.environ[FOLDER] = str(self._given)
 
     def is_lost(self) -> bool:
-        """Return whether nbcache's folder is gone, or open to others: others clean temp folders, too."""
+        """Return whether nbcache's folder is missing or not private: programs clean temp folders."""
         return self._given is not None and self._expected is not None and not is_private(self._given)
 
     def is_due(self, session: Session, current: Environment) -> bool:
@@ -163,7 +164,7 @@ class CacheFolder:
         """Empty nbcache's folders for torch, for all environments."""
         for root in (usual_root(), self._own() / _NAME):
             with contextlib.suppress(OSError):
-                is_ours = refusal(root) is None and _is_closed(root)
+                is_ours = refusal(root) is None and _has_private_mode(root)
                 for folder in root.iterdir() if is_ours else ():
                     if folder.name != _DEFAULT and folder.is_dir() and not folder.is_symlink():
                         _empty(folder)
@@ -175,20 +176,20 @@ class CacheFolder:
         return folder_in_root(_DEFAULT, self._own())[0] or self._last_resort()
 
     def _last_resort(self) -> Path:
-        """Return a folder for torch that is not served, closed to others if that is possible."""
+        """Return a folder for torch that nbcache does not serve; it is private if possible."""
         with contextlib.suppress(OSError):
             self._random.mkdir(mode=0o700)
         return self._random / "none"
 
     def disown(self) -> None:
-        """From now on, treat artifacts in torch's folder, whichever it is, as foreign: see `may_get`."""
+        """From now on, treat artifacts in torch's current folder as foreign: see `may_get`."""
         self._disowned = True
 
     def is_own(self) -> bool:
         return self._given is not None and not self._disowned and (self._given / OWN).exists()
 
     def may_get(self) -> bool:
-        """Return whether artifacts may be put there; before others' code comes, mark the folder."""
+        """Return whether nbcache may write artifacts there; mark the folder before it gets others' code."""
         if not self._disowned:
             return True
         assert self._expected is not None
@@ -205,7 +206,7 @@ class CacheFolder:
 
 
 def note_others(folder: Path, mark: str) -> None:
-    """Mark a folder that the user has set, and that gets code of others; raises OSError."""
+    """Mark a folder that the user has set before it gets others' code; raises OSError."""
     note = folder / _OTHERS_CODE / (mark or "-")
     if not note.exists():
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -234,7 +235,7 @@ def _may_hold_others(session: Session, variable: str, folder: str) -> bool:
 
 
 def _settle_triton(session: Session, earlier: Path | None, folder: Path) -> None:
-    """Move Triton along with torch, and off the user's folder where others' code may lie."""
+    """Move Triton's folder with torch's, and out of a user's folder that may hold others' code."""
     value = os.environ.get(_TRITON_FOLDER, "")
     if earlier not in (None, folder) and value.startswith(f"{earlier}{os.sep}"):
         os.environ[_TRITON_FOLDER] = f"{folder}{value.removeprefix(str(earlier))}"
@@ -243,7 +244,7 @@ def _settle_triton(session: Session, earlier: Path | None, folder: Path) -> None
 
 
 def _empty(folder: Path) -> None:
-    """Remove what torch looks up and no kernel is working on; C++ kernels and the mark `OWN` stay."""
+    """Remove torch's artifacts, and files that no kernel is using; C++ kernels and the file `OWN` stay."""
     for name in _CACHES:
         shutil.rmtree(folder / name, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -255,8 +256,8 @@ def _empty(folder: Path) -> None:
                 path.unlink()
 
 
-def _is_nobodys_choice(folder: Path) -> bool:
-    """Return whether a folder is torch's choice, or nbcache's in the process that started this one."""
+def _is_automatic(folder: Path) -> bool:
+    """Return whether torch chose this folder, or nbcache in the parent process, but no user."""
     if _is_root(folder.parent):
         return True
     try:
@@ -276,7 +277,7 @@ def _is_below(path: str, folder: Path | str | None) -> bool:
 
 
 def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) -> None:
-    """Warn where a folder that the user has set was used with another CPU: torch's keys leave it out."""
+    """Warn if a folder that the user has set was used with another CPU: torch's keys leave the CPU out."""
     cpu = digest(part for part in current.components if part.label.startswith("cpu."))[:16]
     stamps = folder / "nbcache_cpus"
     with contextlib.suppress(OSError):
@@ -289,18 +290,18 @@ def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) ->
             )
 
 
-# --- folders that nobody else can have written to ----------------------------------------------------
+# --- folders that no other user can have written to --------------------------------------------------
 
 
 def folder_in_root(name: str, own: Path) -> tuple[Path | None, list[str]]:
-    """Return the folder `name` in the first usable root, or None, and notices."""
+    """Return the folder `name` in the first usable root, or None, with notices for the user."""
     notices: list[str] = []
     why = ""
-    is_for_torch = not any(map(str.isspace, str(own)))  # torch cannot compile where a name has a space
+    is_for_torch = not any(map(str.isspace, str(own)))  # torch cannot compile in a path with spaces
     for root in (usual_root(), *([own / _NAME] if is_for_torch else [])):
         try:
             root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _foreign_parent(root) is not None:  # so it is in many containers: only the doctor says so
+            if _foreign_parent(root) is not None:  # common in containers, so only the doctor reports it
                 continue
             emptied = [path for path in (root, root / name) if secure(path)]
         except StoreUnavailable as error:
@@ -321,21 +322,21 @@ def usual_root() -> Path:
 
 
 def refusal(root: Path) -> StoreUnavailable | None:
-    """Return why `root` cannot be used; None where it can, or is not there and can be made."""
+    """Return the error of a `root` that cannot be used; None if it can be used or made."""
     if (fault := _foreign_parent(root)) is not None:
         return StoreUnavailable(fault, next_step=_REMEDY)
     if not os.path.lexists(root) or (fault := _fault(root)) is None:
         return None
-    return _refused(root, fault)
+    return _error(root, fault)
 
 
 def is_private(folder: Path) -> bool:
-    """Return whether a folder and its root are there, and this user's alone."""
-    return all(_fault(path) is None and _is_closed(path) for path in (folder.parent, folder))
+    """Return whether a folder and its root exist, and only this user can enter them."""
+    return all(_fault(path) is None and _has_private_mode(path) for path in (folder.parent, folder))
 
 
 def is_safe(folder: Path) -> bool:
-    """Return whether a folder that is there holds only what this user has put there; it may be a link."""
+    """Return whether a folder exists, perhaps as a link, and only this user can have written to it."""
     try:
         target = folder.resolve(strict=True)
         is_ours = folder.lstat().st_uid == os.geteuid() and _fault(target) is None
@@ -345,31 +346,31 @@ def is_safe(folder: Path) -> bool:
 
 
 def _is_safe_below(folder: Path, name: str) -> bool:
-    """Return the same of the entry `name` of a safe folder, or True where it has none."""
+    """Return the same for the entry `name` of a safe folder; True if there is no such entry."""
     inner = folder / name
     if not os.path.lexists(inner):
         return True
-    if inner.is_symlink() or not _is_closed(folder.resolve()):
+    if inner.is_symlink() or not _has_private_mode(folder.resolve()):
         return is_safe(inner)
-    return _fault(inner) is None  # nobody else can enter: torch may have made it with any mode
+    return _fault(inner) is None  # others cannot enter the folder, so the mode does not matter
 
 
 def secure(folder: Path) -> bool:
-    """Make `folder` private; return whether it removed an open one. StoreUnavailable for another's root."""
+    """Make a private `folder`; return whether this removed an open one. StoreUnavailable if that fails."""
     _make(folder)
     fault = _fault(folder)
     if fault is not None and _is_root(folder):
-        raise _refused(folder, fault)
-    if fault is None and _is_closed(folder):
+        raise _error(folder, fault)
+    if fault is None and _has_private_mode(folder):
         return False
-    # Moved at once: other kernels must not take it for private, nor torch find a rest that stays.
+    # Moved first: no other kernel may trust it, and torch may find no file whose removal fails.
     aside = folder.with_name(f"{folder.name}_{secrets.token_hex(8)}")
     folder.rename(aside)
     _make(folder)
     _remove(aside)
     fault = _fault(folder)
-    if fault is not None or not _is_closed(folder):
-        raise _refused(folder, fault or "cannot be closed to others: its filesystem keeps no permissions")
+    if fault is not None or not _has_private_mode(folder):
+        raise _error(folder, fault or "cannot be closed to others: its filesystem keeps no permissions")
     return True
 
 
@@ -393,12 +394,12 @@ def _fault(folder: Path) -> str | None:
     return None
 
 
-def _is_closed(folder: Path) -> bool:
+def _has_private_mode(folder: Path) -> bool:
     return not folder.lstat().st_mode & _OTHERS
 
 
 def _foreign_parent(folder: Path) -> str | None:
-    """Return which parent folder lets others replace what is in it, and why; None if none."""
+    """Return a sentence on the parent folder whose content others can replace; None without one."""
     absolute = Path(os.path.abspath(folder))
     for parent in dict.fromkeys((*absolute.parents, *absolute.parent.resolve().parents)):
         try:
@@ -416,7 +417,7 @@ def _foreign_parent(folder: Path) -> str | None:
 
 
 def _is_own_group(group: int) -> bool:
-    """Return whether a group is the user's own: many systems make one of the same name for each user."""
+    """Return whether a group is the user's own: many systems give each user a group of the same name."""
     try:
         return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -424,7 +425,7 @@ def _is_own_group(group: int) -> bool:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder for this user only, unless something is there already; with `OWN`, below a root."""
+    """Make a private folder unless the path exists; below a root, create it together with `OWN`."""
     if _is_root(folder):
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -442,7 +443,7 @@ def _make(folder: Path) -> None:
             raise
 
 
-def _refused(folder: Path, fault: str) -> StoreUnavailable:
+def _error(folder: Path, fault: str) -> StoreUnavailable:
     return StoreUnavailable(f"{folder} {fault}", next_step=_REMEDY)
 
 
@@ -459,10 +460,10 @@ def _remove(folder: Path) -> None:
 
 
 class DefaultFolder:
-    """Makes torch use the folder that `other` returns where others can have written to its default one.
+    """Replaces torch's default folder with the result of `other` if others can have written to it.
 
-    torch keeps some files there whatever TORCHINDUCTOR_CACHE_DIR says, such as precompiled headers, which are
-    part of every kernel. Anybody can foresee the folder's name in the temp folder.
+    Despite TORCHINDUCTOR_CACHE_DIR, torch keeps some files in its default folder, such as precompiled headers,
+    which are part of every kernel. Anybody can foresee that folder's name in the temp folder.
     """
 
     def __init__(self, other: Callable[[], Path]) -> None:
@@ -472,7 +473,7 @@ class DefaultFolder:
         self._hooked: list[Callable[[], str]] = []
 
     def replace_name(self, module: Any, context: Context, patches: Patches) -> None:
-        """Hook a module that defines `default_cache_dir`, or has imported it from a hooked module."""
+        """Hook a module that defines `default_cache_dir`, or that imported it from a hooked module."""
 
         def default_cache_dir(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
             return self._safe(original(*args, **kwargs))
@@ -491,11 +492,11 @@ class DefaultFolder:
             raise AttributeError("_HEADER_DIR")
         for name, parts in _HEADER_FOLDERS.items():
             if hasattr(codecache, name):
-                setattr(codecache, name, os.path.join(usual, *parts))  # it may be ours already
+                setattr(codecache, name, os.path.join(usual, *parts))  # it may be nbcache's already
                 patches.set(codecache, name, os.path.join(safe, *parts))
 
     def check(self) -> None:
-        """Check again where headers are: in a temp folder that was cleaned, anybody can make them."""
+        """Move the headers if their folder has changed: after a cleanup, others could create the old one."""
         codecache: Any = sys.modules.get(_CODECACHE)
         if self._patches is None or not hasattr(codecache, "_HEADER_DIR"):
             return
@@ -504,7 +505,7 @@ class DefaultFolder:
 
     def _safe(self, usual: str) -> str:
         folder = Path(usual)
-        with contextlib.suppress(OSError):  # it belongs to who makes it first
+        with contextlib.suppress(OSError):  # its first creator owns it
             folder.mkdir(mode=0o700)
         if is_safe(folder) and all(_is_safe_below(folder, name) for name in _USED):
             return usual

@@ -1,4 +1,4 @@
-"""torch's cache settings, by the names of its caching guide: values and origins."""
+"""torch's cache settings, under their names in its caching guide, with values and origins."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class _Setting:
     default: bool | None = None
     """None for the remote caches: torch decides."""
     other: str = ""
-    """A further variable, which torch reads without the first one."""
+    """Another environment variable, which torch reads if `name` is unset."""
     means: str = ""
-    """The consequence of another value than the default, if that turns a cache off."""
+    """The consequence of a value other than the default, if that turns a cache off."""
 
     def variable(self) -> tuple[str, str] | None:
         names = (name for name in (self.name, self.other) if name in os.environ)
         return next(((name, os.environ[name]) for name in names), None)
 
     def read(self) -> bool | None:
-        """Return the value that torch takes from the environment when it is imported."""
+        """Return the value that torch reads from the environment during its import."""
         if (variable := self.variable()) is None:
             return self.default
         if variable[1] in ("0", "1"):
@@ -42,7 +42,7 @@ class _Setting:
         return None if self.default is None else bool(variable[1])
 
     def value(self) -> bool | None:
-        """Return the value that is in force, without importing torch."""
+        """Return the value in force, without importing torch."""
         name, _, attribute = self.place.rpartition(".")
         module = sys.modules.get(name)
         value = self.read() if module is None else getattr(module, attribute, self.default)
@@ -149,7 +149,7 @@ class CacheSetting:
 
 
 def rows() -> list[CacheSetting]:
-    """Return all of torch's cache settings but the folder."""
+    """Return torch's cache settings, except the folder."""
     return [
         CacheSetting(it.name, _WORDS[it.value()], it.origin(), it.help, "; ".join(it.notes()))
         for it in _SETTINGS
@@ -157,7 +157,7 @@ def rows() -> list[CacheSetting]:
 
 
 def why_disabled() -> str | None:
-    """Return the setting because of which torch asks no cache for a graph, in words."""
+    """Return a sentence on the setting that keeps torch from looking graphs up; None without one."""
     for setting in (_DISABLE, _FX):
         if setting.is_off():
             origin = setting.origin().removesuffix(f", {setting.name}")
@@ -166,7 +166,7 @@ def why_disabled() -> str | None:
 
 
 def refusal(name: str) -> ConfigError:
-    """Return the error for an attempt to change one of torch's settings by its name here."""
+    """Return the error for an attempt to change a torch setting by `%nbcache config`."""
     place = next((setting.place for setting in _SETTINGS if setting.name == name), "")
     in_shell = f"set {FOLDER} in the environment, and restart the kernel"
     return ConfigError(
@@ -177,7 +177,7 @@ def refusal(name: str) -> ConfigError:
 
 
 def forbid_autograd_cache(patches: Patches) -> None:
-    """Turn AOTAutograd's caches off on all threads until `patches` are restored, whatever was set."""
+    """Turn AOTAutograd's caches off on all threads until `patches` are restored, despite other settings."""
     config: Any = importlib.import_module("torch._functorch.config")
     for name in ("enable_autograd_cache", "enable_remote_autograd_cache"):
         entry = config._config[name]

@@ -1,7 +1,7 @@
-"""The state that a call can change: saved before it runs, and restored in place afterwards.
+"""Save the state that a call can change, and restore it in place afterwards.
 
-A call reaches its arguments, the module or object that it is a method of, and the values of its function's
-closure and of the globals that it names. Other objects of the process are neither read nor copied.
+A call reaches its arguments, the object of a method, the values in its function's closure, and the globals
+that the function names. Other objects of the process are neither read nor copied.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import dis
 import functools
 import mmap
+import operator
 import random
 import sys
 import types
@@ -23,13 +24,13 @@ from nbcache.core.installed import is_installed
 
 _CONTAINERS: tuple[type, ...] = (list, deque, set, bytearray, OrderedDict, dict)
 _ITERABLES = (*_CONTAINERS, tuple, frozenset)
-"""Bases whose methods are called, since a subclass may override them."""
+"""Base classes. Their methods are called, since a subclass may override its own."""
 _ATOMS = (int, float, complex, str, bytes, type, types.ModuleType, types.BuiltinFunctionType, type(None))
 _Places = Iterator[tuple[str, Any]]
 
 
 class State:
-    """The values of all tensors, arrays, containers, objects and names that are reached from `roots`."""
+    """The values of all tensors, arrays, containers, objects and names that `roots` reach."""
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
         self.tensors: dict[str, Any] = {}
@@ -37,7 +38,7 @@ class State:
         self.unsaved: dict[str, str] = {}
         """Types of the objects that cannot be restored, by place."""
         self._restorers: list[Callable[[], None]] = []
-        visited: dict[int, Any] = {}  # with the objects, so that no id is used again
+        visited: dict[int, Any] = {}  # holds the objects, so that Python cannot reuse their ids
         queue = deque(roots.items())
         while queue:
             place, value = queue.popleft()
@@ -51,7 +52,7 @@ class State:
         for restorer in self._restorers:
             try:
                 restorer()
-            except Exception:  # the others must be restored all the same
+            except Exception:  # the other values must still be restored
                 failures += 1
         return failures
 
@@ -92,7 +93,7 @@ class State:
         elif isinstance(value, Iterator):
             self.unsaved[place] = type(value).__name__
         else:
-            if isinstance(value, torch.nn.Module):  # first, for the places that people know
+            if isinstance(value, torch.nn.Module):  # first, so that places have the names that users know
                 tensors = (*value.named_parameters(), *value.named_buffers())
                 yield from ((f"{place}.{name}", tensor) for name, tensor in tensors)
             yield from self._save_attributes(place, value)
@@ -119,13 +120,13 @@ class State:
             for part in (tensor, gradient):
                 if part is not None:
                     self._add(_copy_back, part, part.detach().to("cpu", copy=True))
-        except Exception:  # no memory, or a subclass or device that has no copies
+        except Exception:  # no memory, or a subclass or device without copies
             self.unsaved[place] = type(tensor).__name__
         if tensor.is_leaf:
             self._add(setattr, tensor, "grad", gradient)
 
     def _save_function(self, place: str, function: types.FunctionType) -> _Places:
-        """Save the cells and, of the user's functions, the globals that they name; yield the values."""
+        """Save a function's closure and, if it is the user's, the globals that it names; yield the values."""
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # an empty cell
                 self._add(setattr, cell, "cell_contents", cell.cell_contents)
@@ -149,7 +150,7 @@ def _copy_back(tensor: Any, copy: Any) -> None:
         if torch.equal(tensor.detach().to("cpu"), copy):
             return
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        tensor.data.copy_(copy)  # by .data, so that graphs that have saved the tensor stay valid
+        tensor.data.copy_(copy)  # by .data, so that autograd graphs that saved the tensor stay valid
 
 
 def _contents(container: Any, base: Any) -> list[Any]:
@@ -159,15 +160,15 @@ def _contents(container: Any, base: Any) -> list[Any]:
 
 
 def _fill(container: Any, base: Any, contents: list[Any]) -> None:
-    now = _contents(container, base)
-    if len(now) != len(contents) or any(one is not other for one, other in zip(now, contents, strict=True)):
+    current = _contents(container, base)
+    if len(current) != len(contents) or any(map(operator.is_not, current, contents)):
         base.clear(container)
         items = zip(contents[::2], contents[1::2], strict=True) if issubclass(base, dict) else contents
         (base.update if hasattr(base, "update") else base.extend)(container, items)
 
 
 def _globals_in(code: types.CodeType) -> set[str]:
-    """Return the names of the globals that code, and the code within it, reads or binds."""
+    """Return the names of the globals that code, with its nested code objects, reads or binds."""
     names = {str(step.argval) for step in dis.get_instructions(code) if "_GLOBAL" in step.opname}
     within = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
     return names.union(*map(_globals_in, within))
@@ -178,7 +179,7 @@ def _is_users_function(value: Any) -> bool:
 
 
 def _has_state(value: Any) -> bool:
-    """Return whether an object is a module, an optimizer or the like, or of a user's class."""
+    """Return whether an object has a state dict, such as a module or optimizer, or a user-defined class."""
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         return True
     name = type(value).__module__
@@ -187,7 +188,7 @@ def _has_state(value: Any) -> bool:
 
 
 def _is_of_file(array: Any) -> bool:
-    """Return whether an array, or one that it is a view of, is a file that is mapped into memory."""
+    """Return whether an array, or the base of this view, is a memory-mapped file."""
     while array is not None and not isinstance(array, mmap.mmap):
         array = getattr(array, "base", None)
     return array is not None
@@ -195,18 +196,18 @@ def _is_of_file(array: Any) -> bool:
 
 @contextlib.contextmanager
 def process_state() -> Iterator[None]:
-    """Restore, at the end, random streams, the gradient mode and Dynamo's profile of dynamic sizes."""
+    """At the end, restore random streams, the gradient mode and Dynamo's profile of dynamic sizes."""
     import torch
     from torch._dynamo import pgo
 
     if torch.cuda.is_available():
-        with contextlib.suppress(Exception):  # its memory is full, or another process has it
-            torch.cuda.init()  # the first compiled call does so, and a stream is saved only if it exists
+        with contextlib.suppress(Exception):  # the GPU's memory is full, or another process occupies it
+            torch.cuda.init()  # as the first compiled call does; a random stream must exist to be saved
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     python, numpy = random.getstate(), sys.modules.get("numpy")
     arrays = numpy.random.get_state() if numpy else None
     gradients, profile = torch.is_grad_enabled(), (pgo._CODE_STATE, pgo._INIT_CODE_STATE)
-    # The same object twice: torch stores a profile once it differs from the first one.
+    # One object in both: torch stores a profile as soon as it differs from the initial one.
     pgo._CODE_STATE = pgo._INIT_CODE_STATE = defaultdict(pgo.CodeState)
     try:
         with torch.random.fork_rng(devices):
@@ -222,7 +223,7 @@ def process_state() -> Iterator[None]:
 def seed_all(seed: int) -> None:
     import torch
 
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would later seed a GPU that is not used yet
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed an unused GPU later
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
     random.seed(seed)

@@ -1,4 +1,4 @@
-"""torch.compile's arguments: the values that torch knows, and compiling a target with them."""
+"""Values that torch.compile's arguments may have, and functions that apply arguments to a target."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def known_backends() -> Sequence[str]:
 
 
 def compile_target(value: Any, arguments: Mapping[str, Any]) -> Any:
-    """Return `value` compiled; a module in place, so that its type and the keys of its `state_dict` stay."""
+    """Compile and return `value`; a module in place, so that its type and `state_dict` keys stay the same."""
     import torch
 
-    with contextlib.suppress(TypeError):  # without weak references it is compiled each time
+    with contextlib.suppress(TypeError):  # an object without weak references is compiled each time
         if _compiled.get(value) == (_call(value), dict(arguments)):
             return value
     if isinstance(value, torch.nn.Module):
@@ -55,10 +55,10 @@ def _call(value: Any) -> weakref.ref[Any] | None:
 
 
 def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
-    """Compile `module` as `Module.compile` does, and also a module that inherits its `forward` from torch.
+    """Compile as `Module.compile` does, but also a module that inherits its `forward` from torch.
 
-    Dynamo skips torch's own files: `torch.compile(module)` adds a frame to compile, `Module.compile` does not
-    (2.13).
+    Dynamo skips torch's own files. `torch.compile(module)` adds a frame that it compiles, `Module.compile`
+    does not (2.13).
     """
     import torch
 

@@ -1,6 +1,6 @@
 """Run a call eager and compiled, and measure seconds, results, graph breaks, recompiles and memory.
 
-`torch._dynamo.explain` would find the graph breaks, but it resets everything that the user has compiled.
+`torch._dynamo.explain` would find the graph breaks, but it discards all of the user's compiled code.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from nbcache.torch_bridge.call_state import State, process_state, seed_all
 from nbcache.torch_bridge.events import graph_break, user_line, with_cells, words_of_break
 
 _WARM_UP = 2
-"""Calls before those that are timed; CUDA graphs are recorded in the second."""
+"""Calls before the timed ones; torch records CUDA graphs in the second."""
 _TURN_SECONDS = 0.1
 _MOST_SECONDS = 10.0
-"""No turn begins later."""
+"""The last turn begins within this time."""
 _OFTEN = 3
-"""So many recompiles are no coincidence."""
+"""Number of recompiles that is no coincidence."""
 _LONGEST = 200
 _SUSPECT = (Agreement.LARGER, Agreement.DIFFERENT)
 _LEVELS = ((0.0, Agreement.EQUAL), (1.0, Agreement.USUAL), (100.0, Agreement.LARGER))
-"""Multiples of the tolerance, and the agreement that each means."""
+"""Multiples of the default tolerance, each with the agreement that it means."""
 _NUMBER = re.compile(r"\d+\.\d{3,}(?:e[-+]\d+)?")
 _RANDOM = "it draws random numbers, and compiled code draws others by the same seed"
 _RESTLESS = "run eager twice by the same seed, it does not return the same"
@@ -96,13 +96,13 @@ class Call:
 
 
 class _CompiledCallFailed(Exception):
-    """The compiled call has raised the error that is the cause of this one."""
+    """The compiled call raised this error's cause."""
 
 
 def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
     """Run a call eager and compiled, by turns, and restore the state that it can change.
 
-    Output of the call is not shown. Raises what the call itself raises.
+    The call's output is discarded. Raises the call's own errors.
     """
     __tracebackhide__ = True
     if torch._dynamo.config.disable:
@@ -130,12 +130,12 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
         finally:
             try:
                 failures = state.restore()
-            except KeyboardInterrupt:  # a second one, while a container is empty
+            except KeyboardInterrupt:  # a second interrupt, which may leave a container empty
                 state.restore()
                 raise
     names = {graph.function for graph in session.graphs[first_graph:]} | {call.name.rpartition(".")[2]}
     for text in notices:
-        if not any(text.startswith(f"{name} ") for name in names):  # else it is about this diagnosis
+        if not any(text.startswith(f"{name} ") for name in names):  # else it concerns only this diagnosis
             session.notice(text)
     if failures:
         diagnosis.notes += (f"{counted(failures, 'value')} that the calls changed could not be put back",)
@@ -160,7 +160,7 @@ class _Run:
             self._measure_compiling(eager, turns)
         except _CompiledCallFailed as error:
             diagnosis.failure, (diagnosis.eager,) = _short(error), self._timings(turns)
-        gc.collect()  # compiled code goes now, not while the user's next cell runs
+        gc.collect()  # free compiled code now, before the user's next cell
 
     def _measure_compiling(self, eager: dict[str, Any], turns: int) -> None:
         diagnosis, first_break = self.diagnosis, len(utils.graph_break_reasons)
@@ -194,9 +194,9 @@ class _Run:
         return parts_of(self.call.run_eager(), self.state.tensors)
 
     def _compiled_call(self, **options: Any) -> Callable[..., Any]:
-        """Restore the state; return the call, which compiles when it runs.
+        """Restore the state; return the call, which compiles at its first run.
 
-        Before torch 2.13, it shares what is compiled of functions that are called at a graph break.
+        Before torch 2.13, it shares compiled code of functions that are called at a graph break.
         """
         if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
             options["isolate_recompiles"] = True
@@ -215,7 +215,7 @@ class _Run:
         return run
 
     def _timings(self, turns: int, *compiled: Callable[[], Any]) -> list[Timing]:
-        """Time eager and compiled calls by turns, so that other load of the machine meets both."""
+        """Time eager and compiled calls by turns, so that other load on the machine slows both."""
         __tracebackhide__ = True
         self.state.restore()
         threads, runs = torch.get_num_threads(), (self.call.run, *compiled)
@@ -230,12 +230,12 @@ class _Run:
         return [Timing(tuple(row)) for row in seconds]
 
     def _confirm(self, comparison: Comparison, eager: dict[str, Any]) -> Comparison:
-        """Return the comparison, or a fairer one where eager calls do not reproduce their results."""
+        """Return the comparison, or a fairer one if eager calls do not reproduce their results."""
         if compare(eager, self._eager_parts(seed=0)).agreement in _SUSPECT:
             return Comparison(Agreement.UNKNOWN, message=_RESTLESS)
         if compare(eager, self._eager_parts(seed=1)).agreement not in _SUSPECT:
             return comparison
-        with torch._inductor.config.patch(fallback_random=True):  # compiled code draws as eager code does
+        with torch._inductor.config.patch(fallback_random=True):  # the same random numbers as in eager mode
             output = self._compiled_call(mode=self.diagnosis.mode)()
         comparison = compare(eager, parts_of(output, self.state.tensors))
         if comparison.agreement is Agreement.DIFFERENT:
@@ -249,7 +249,7 @@ class _Run:
         for reason in reasons:
             if reason.graph_break:
                 texts[graph_break(session, reason.reason, reason.user_stack)] = None
-        if not graphs and not texts:  # torch leaves a function to Python, and gives a reason only here
+        if not graphs and not texts:  # torch skipped the function, and gives the reason only here
             try:
                 self._compiled_call(backend="eager", fullgraph=True)()
             except _CompiledCallFailed as error:
@@ -259,7 +259,7 @@ class _Run:
         return tuple(Break(line, break_action(line)) for line in lines)
 
     def _try_sizes(self, run: Callable[..., Any], size: int) -> Iterator[Resized]:
-        # Twice as much comes first, as torch then compiles for any size. Torch treats 1 apart.
+        # The double size is first, since torch then compiles for any size. torch specializes on size 1.
         for other in dict.fromkeys(n for n in (2 * size, size + 1, size // 2) if n > 1 and n != size):
             call = self.call.with_tensors(partial(_resize, size, other))
             first_graph = len(self.session.graphs)
@@ -278,22 +278,22 @@ class _Run:
 
 
 def original(value: Any) -> Any:
-    """Return the module or function that `value` was compiled from; else `value`."""
+    """Return the module or function that the user compiled into `value`, or else `value`."""
     if isinstance(value, OptimizedModule):
         return original(value._orig_mod)
     if getattr(value, "_torchdynamo_disable", False) or not isinstance(value, types.FunctionType):
         return value
-    # A function that wraps a compiled one has its attributes.
+    # A user's wrapper of a compiled function has the attributes of that function, too.
     is_torchs = value.__code__.co_filename.endswith(os.path.join("torch", "_dynamo", "eval_frame.py"))
     return innermost_fn(value) if is_torchs else value
 
 
 def _with_own_code(function: Any) -> Any:
-    """Return the function with a copy of its code, as Dynamo keeps its results with the code."""
+    """Return a copy of the function with its own code object, since Dynamo stores results by code object."""
     if isinstance(function, types.MethodType):
         return types.MethodType(_with_own_code(function.__func__), function.__self__)
     if isinstance(function, types.FunctionType) and not function.__module__.startswith("torch."):
-        # A copy of the namespace takes the names that Dynamo adds to it.
+        # Dynamo adds names to the namespace, so the twin gets a copy.
         code, scope, name = function.__code__.replace(), dict(function.__globals__), function.__name__
         twin = types.FunctionType(code, scope, name, function.__defaults__, function.__closure__)
         twin.__kwdefaults__, twin.__qualname__ = function.__kwdefaults__, function.__qualname__
@@ -303,7 +303,7 @@ def _with_own_code(function: Any) -> Any:
     def forward(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    name = getattr(function, "__name__", type(function).__name__)  # the one in reports
+    name = getattr(function, "__name__", type(function).__name__)  # for reports
     forward.__code__ = forward.__code__.replace(co_name=name, co_qualname=name)
     return forward
 
@@ -325,9 +325,9 @@ def _resize(size: int, other: int, tensor: Any) -> Any:
 
 
 def parts_of(output: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the tensors and numbers in `output`, and of `tensors` and their gradients, by place.
+    """Return place → copy, for tensors and numbers in `output`, and for `tensors` and their gradients.
 
-    Parameters are left out: an optimizer that divides by tiny gradients makes much of small differences.
+    Parameters are left out: an optimizer that divides by tiny gradients amplifies small differences.
     """
     parts = dict(_leaves("output", output))
     for place, tensor in tensors.items():
@@ -339,7 +339,7 @@ def parts_of(output: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    # Most Python numbers come from a tensor of float32, by `.item()`.
+    # Most Python floats are results of `.item()` on a float32 tensor.
     numbers = {bool: torch.bool, int: torch.int64, float: torch.float32, complex: torch.complex64}
     for path, leaf in _pytree.tree_leaves_with_path(value):
         at = place + _pytree.keystr(path)
@@ -354,7 +354,7 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def compare(eager: Mapping[str, Any], compiled: Mapping[str, Any]) -> Comparison:
-    """Return the comparison at the place where two calls' parts agree least."""
+    """Return the comparison at the place with the least agreement of the two calls' parts."""
     for place in {**eager, **compiled}:
         if not (place in eager and place in compiled):
             only = "eager" if place in eager else "compiled"
@@ -373,7 +373,7 @@ def _compare(place: str, eager: Any, compiled: Any) -> Comparison:
             )
         except AssertionError as error:
             message = message or _figures(str(error))
-        except Exception as error:  # a layout or subclass that has no such operators
+        except Exception as error:  # a layout or subclass without these operators
             return Comparison(Agreement.UNKNOWN, place, one_line(str(error), _LONGEST))
         else:
             return Comparison(agreement, place if message else "", message)

@@ -1,4 +1,4 @@
-"""The environment of this process, to which compiled code is bound."""
+"""Return the environment of this process, on which compiled code depends."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _INSTRUCTIONS = re.compile(
     serialize|sha\w*|sm3|sm4|sse\w*|ssse3|syscall|tbm|uintr|user_?msr|vaes|vpclmulqdq|waitpkg|wbnoinvd|
     wide_?kl|xop|xsave|xsavec|xsaveopt|xsaves"""
 )
-"""Instructions that `-march=native` lets a compiler use, as x86 lists them in /proc/cpuinfo.
+"""Names in x86's /proc/cpuinfo of instructions that `-march=native` lets a compiler use.
 
-Prefixes stand for families, for instructions to come. The other words are abilities of the operating system
-or the virtual machine: they change with a reboot or a move to another host, and no code needs them.
+Prefixes such as `avx` include future instructions. Other words in that list are abilities of the operating
+system or the virtual machine: they change with a reboot or on another host, and no code needs them.
 """
 _NEVER = frozenset({"cpuid", "evtstrm"})
-"""Words in the lists of other CPUs that name no instruction."""
+"""Words in the lists of other CPUs that are no instructions."""
 
 
 def current(baseline: Baseline | None = None) -> Environment:
     """Return the environment of this process, which compiles for `baseline`; torch must be imported.
 
-    torch's own CPU keys leave the CPU out, so artifacts must not pass between different `cpu.*`
+    torch's keys leave the CPU out. So environments with different `cpu.*` must not share artifacts
     (measured: FX graphs made for AVX-512 *hit* under AVX2, with wrong results).
     """
     import torch
@@ -58,15 +58,15 @@ def current(baseline: Baseline | None = None) -> Environment:
 
 
 def foreseen(baseline: Baseline | None = None) -> Environment | None:
-    """Return the components of `current` that are known before torch is imported; None without torch."""
+    """Return the components of `current` that need no import of torch; None if torch is not installed."""
     version = torch_version()
     if version is None:
         return None
     return _environment({"torch.version": version}, baseline)
 
 
-def requested() -> tuple[str | None, ...]:
-    """Return the values of the environment variables that change the environment while a process runs."""
+def variables() -> tuple[str | None, ...]:
+    """Return the values of the environment variables that can change this process's environment."""
     of_gpus = gpus.chosen()
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
     return (os.environ.get("ATEN_CPU_CAPABILITY"), *map(of_gpus.get, names))
@@ -127,7 +127,7 @@ def _cpu_features() -> str:
 
 
 def compiler() -> tuple[str, list[str] | None]:
-    """Return the C++ compiler as `CXX` names it, and its command; None where it is not there."""
+    """Return the C++ compiler's name (`CXX`), and its command, or None if it is missing."""
     name = os.environ.get("CXX", "g++")
     words = [name]
     if TORCHBEHAVIOR.arguments_in_cxx:
@@ -140,7 +140,7 @@ def compiler() -> tuple[str, list[str] | None]:
 
 
 def compiler_identity() -> str | None:
-    """Return the identity of all programs in the C++ compiler's command, and their arguments, or None."""
+    """Return the C++ compiler's command with the identity of each program in it; None without a compiler."""
     _, command = compiler()
     return None if command is None else " ".join(map(_identity, command))
 

@@ -1,4 +1,4 @@
-"""Report torch's spans and cache answers as tracking events."""
+"""Report torch's spans and cache lookups as tracking events."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from nbcache.torch_bridge import frames, gc_pause
 from nbcache.torch_bridge.hooks import Context
 
 _restraint = threading.local()
-"""`on`: this thread compiles nothing that is not stored."""
+"""`on`: True if this thread may only restore stored artifacts."""
 _AUTOGRAD = {
     "autograd_cache_hit": Outcome.HIT,
     "autograd_cache_miss": Outcome.MISS,
     "autograd_cache_bypass": Outcome.BYPASS,
 }
 _breaks = threading.local()
-"""`before`: the number of graph breaks that torch had noted when the compile on this thread began."""
+"""`before`: the number of graph breaks in torch's list when this thread's compile began."""
 _FOLLOWING = "following a compile"
 _FIRST_OF_TORCH = "torch._utils"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
@@ -54,23 +54,23 @@ _LIMIT = re.compile(r"exceeding the (\w+) cache size limit \(currently set to (\
 _FRAME = "dynamo"
 """The span of a frame, from its tracing to its guards."""
 _BACKWARD = "entire_backward_compile"
-"""The span of a backward that compiles when it first runs: on a GPU in a thread of autograd."""
+"""The span of a backward that compiles at its first run: on a GPU in a thread of autograd."""
 _TUNING = frozenset(
     f"CachingAutotuner.{way}"
     for way in ("benchmark_all_configs", "combo_sequential_autotune", "coordinate_descent_tuning")
 )
 """Spans in which configurations of a Triton kernel are benchmarked."""
 _PASSES = "pass."
-"""Spans of graph passes: some forty a graph, without a phase."""
+"""Prefix of the spans of graph passes, which are about 40 for each graph, and no phases."""
 
 
 class NotStored(Intended):
-    """An artifact is not stored, and must not be compiled now."""
+    """An artifact is not stored, and this thread must not compile it."""
 
 
 @contextlib.contextmanager
 def restoring_only() -> Iterator[None]:
-    """Make this thread raise NotStored where it would compile."""
+    """Make this thread raise NotStored instead of compiling."""
     _restraint.on = True
     try:
         yield
@@ -82,9 +82,10 @@ def is_restoring_only() -> bool:
     return getattr(_restraint, "on", False)
 
 
-def must_be_stored(what: str) -> None:
+def check_may_compile(name: str) -> None:
+    """Raise NotStored for the artifact `name` if this thread may only restore."""
     if is_restoring_only():
-        raise NotStored(what)
+        raise NotStored(name)
 
 
 def stamp() -> dict[str, Any]:
@@ -99,19 +100,19 @@ def stamp() -> dict[str, Any]:
 
 
 def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
-    """Follow torch's phases and cache answers, all of which `ChromiumEventLogger` gets."""
+    """Follow torch's phases and cache lookups, all of which `ChromiumEventLogger` receives."""
     import torch
 
     session = context.session
-    # torch makes its logger at the first event, without a lock: a thread that hashes sources meanwhile would
-    # replace the logger that a compile uses, with the compile's notes.
+    # torch creates its logger at the first event, without a lock. So a thread that hashes sources could
+    # replace the logger of a running compile, with its data.
     utils.get_chromium_event_logger()
     heap = gc_pause.HeapAside()
-    session.cell_ended.append(heap.reset)  # an interrupt may have torn a span
+    session.cell_ended.append(heap.reset)  # an interrupt may have skipped the end of a span
     patches.undo(lambda: session.cell_ended.remove(heap.reset))
     patches.undo(heap.reset)
 
-    def timed(
+    def log_span(
         original: Any, self: Any, name: str, time_ns: int, phase: str, *args: Any, **kwargs: Any
     ) -> Any:
         begins = phase == "B"
@@ -126,14 +127,14 @@ def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
             session.attempt(_FOLLOWING, partial(_span, utils, context, name, begins, metadata))
         return original(self, name, time_ns, phase, *args, **kwargs)
 
-    def instant(original: Any, self: Any, name: str, time_ns: int, *args: Any, **kwargs: Any) -> Any:
+    def log_lookup(original: Any, self: Any, name: str, time_ns: int, *args: Any, **kwargs: Any) -> Any:
         if (outcome := _AUTOGRAD.get(name)) is not None:
             metadata = (args[0] if args else kwargs.get("metadata")) or {}
             session.attempt(_FOLLOWING, partial(_autograd, session, outcome, metadata))
         return original(self, name, time_ns, *args, **kwargs)
 
-    patches.hook(utils.ChromiumEventLogger, "_log_timed_event", timed)
-    patches.hook(utils.ChromiumEventLogger, "log_instant_event", instant)
+    patches.hook(utils.ChromiumEventLogger, "_log_timed_event", log_span)
+    patches.hook(utils.ChromiumEventLogger, "log_instant_event", log_lookup)
 
 
 def _span(utils: ModuleType, context: Context, name: str, begins: bool, metadata: Mapping[str, Any]) -> None:
@@ -141,9 +142,9 @@ def _span(utils: ModuleType, context: Context, name: str, begins: bool, metadata
     if begins:
         function = ""
         if name == _FRAME:
-            function = _name_being_compiled()
+            function = _current_function()
             _breaks.before = len(utils.graph_break_reasons)
-        if name in _TUNING:  # the compile that it belongs to has ended, and torch has kept its id
+        if name in _TUNING:  # its compile has ended, but torch's event has the compile's id
             kernel = {"compile_id": metadata.get("compile_id"), "name": str(metadata.get("kernel_name"))}
             session.emit(KernelTuned(**{**at, **kernel}))
         session.emit(SpanStarted(**at, name=name, function=function))
@@ -165,14 +166,14 @@ def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -
             outcome=outcome,
             key=metadata.get("key"),
             reason=_first_line(metadata.get("cache_bypass_reason")),
-            forward_saved_seconds=_scaled(metadata.get("forward_time_saved_ms"), 1e-3),
-            backward_saved_seconds=_scaled(metadata.get("backward_time_saved_ms"), 1e-3),
+            forward_saved_seconds=_scale(metadata.get("forward_time_saved_ms"), 1e-3),
+            backward_saved_seconds=_scale(metadata.get("backward_time_saved_ms"), 1e-3),
         )
     )
 
 
-def _name_being_compiled() -> str:
-    """Return the name of the function that Dynamo has begun to compile, which torch may call by `inner`."""
+def _current_function() -> str:
+    """Return the name of the function that Dynamo compiles; torch may have wrapped it in its `inner`."""
     code = frames.read(frames.CODE)
     if code is None or not (code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS)):
         return _function_name(code)
@@ -196,23 +197,23 @@ def _frame(
     utils: ModuleType, session: Session, at: dict[str, Any], metadata: Mapping[str, Any]
 ) -> FrameCompiled:
     file, line = str(metadata.get("co_filename") or ""), metadata.get("co_firstlineno")
-    is_wrapper = file.startswith(_OURS) or file.endswith(_WRAPPERS)  # such as our frame for `options`
+    is_wrapper = file.startswith(_OURS) or file.endswith(_WRAPPERS)  # such as nbcache's frame for `options`
     where = "" if is_wrapper else _place(session, file)
     breaks = len(utils.graph_break_reasons)
-    # Most breaks restart the tracing; one at a jump, such as an `if` on data, does not.
+    # Most breaks restart the tracing, except one at a jump, such as an `if` on data.
     broke = bool(metadata.get("restart_reasons")) or breaks > getattr(_breaks, "before", breaks)
     last = last_break(utils) if broke else None
     metrics = next(iter(reversed(utils.get_compilation_metrics())), None)
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
-    function = _name_being_compiled() or str(metadata.get("co_name") or "?")
+    function = _current_function() or str(metadata.get("co_name") or "?")
     recompiled = with_cells(session, _guards(getattr(metrics, "recompile_reason", None)))
     failure = _failure(metadata)
-    versions = int(metadata.get("cache_size") or 0) + 1  # torch forgets those whose objects are gone
+    versions = int(metadata.get("cache_size") or 0) + 1  # torch drops versions of deleted objects
     limit = int(getattr(sys.modules["torch._dynamo.config"], "recompile_limit", 0))
     if recompiled or failure:
         _warn_of_limit(session, function, versions if recompiled and not failure else 0, limit)
-        _tell_what_is_left(session, function, file)
+        _warn_of_skip(session, function, file)
     return FrameCompiled(
         **at,
         function=function,
@@ -240,7 +241,7 @@ def _guards(text: str | None) -> str | None:
 
 
 def _warn_of_limit(session: Session, function: str, versions: int, limit: int) -> None:
-    """Warn where a function has nearly as many `versions` as torch allows, and where it has too many."""
+    """Warn if a function is one version below torch's limit, or has exceeded the limit."""
     error = sys.exc_info()[1]
     reached = _LIMIT.search(str(error)) if type(error).__module__ == "torch._dynamo.exc" else None
     eagerly = "calls that fit none of these run eagerly; %nbcache why says what differs"
@@ -251,8 +252,8 @@ def _warn_of_limit(session: Session, function: str, versions: int, limit: int) -
         session.notice(f"{function} has {versions} of at most {limit} versions: one more, and {eagerly}")
 
 
-def _tell_what_is_left(session: Session, function: str, file: str) -> None:
-    """Warn where torch leaves a whole function to Python, as for a graph break within a loop."""
+def _warn_of_skip(session: Session, function: str, file: str) -> None:
+    """Warn if torch skips a whole function, as for a graph break within a loop."""
     error = sys.exc_info()[1]
     if type(error).__name__ != "Unsupported" or getattr(error, "skip_frame", None) is not True:
         return
@@ -263,19 +264,19 @@ def _tell_what_is_left(session: Session, function: str, file: str) -> None:
 
 
 def _failure(metadata: Mapping[str, Any]) -> str | None:
-    error = None if metadata.get("has_guarded_code") else sys.exc_info()[1]  # torch notes no interrupt
+    error = None if metadata.get("has_guarded_code") else sys.exc_info()[1]  # torch records no interrupt
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return _first_line(metadata.get("fail_reason")) or (None if error is None else type(error).__name__)
 
 
 def with_cells(session: Session, text: str | None) -> str | None:
-    """Return `text` with names of cells, `In[3]`, in place of their files, which torch often cuts short."""
+    """Replace cells' files in `text`, which torch often shortens, by the cells' labels, such as `In[3]`."""
     return text and _CELL_FILE.sub(lambda match: _place(session, match[0]), text)
 
 
 def user_line(session: Session, trace: str) -> str:
-    """Return the innermost line of a stack trace that is not torch's, `In[4]:7`, or nothing."""
+    """Return the innermost line of a stack trace outside torch, such as `In[4]:7`; empty without one."""
     for file, line in reversed(_TRACED.findall(trace)):
         if not _is_torchs(file):
             return f"{_place(session, file).rpartition(os.sep)[2]}:{line}"
@@ -309,14 +310,14 @@ def words_of_break(reason: object) -> str:
     lines = [line.strip() for line in str(reason).splitlines()]
     texts = (line.partition(":")[2].strip() for line in lines if line.startswith("Explanation:"))
     explanation = next(texts, "")
-    if lines[0].startswith("generic_jump"):  # the only reason that torch gives no words for
+    if lines[0].startswith("generic_jump"):  # the only reason that torch does not explain
         return "an `if`, `while` or `assert` asks for the value of a tensor"
     if (builtin := _BUILTIN.search(explanation)) is not None:
         return f"torch cannot trace the built-in `{builtin[1]}`"
     return f"{lines[0]}: {explanation}" if explanation else lines[0]
 
 
-def _scaled(value: Any, unit: float) -> float | None:
+def _scale(value: Any, unit: float) -> float | None:
     return None if value is None else float(value) * unit
 
 
@@ -325,27 +326,27 @@ def _first_line(value: Any) -> str | None:
 
 
 def settle_import_order(torch: Any) -> list[str]:
-    """Move modules that know torch, and stand before its own in `sys.modules`, to the end; return the names.
+    """Move modules with an attribute `torch` that precede torch in `sys.modules` to its end; return names.
 
-    torch's keys are then the same whatever was imported before torch (2.13). A key is a hash of pickled
-    bytes. pickle names `torch.contiguous_format`, which every tensor's metadata holds, after the first module
-    that knows it: `torch._utils` if torch was imported first. `multiprocessing`, imported before torch, adds
-    `__mp_main__`, the notebook's namespace.
+    torch's keys then do not depend on imports before torch (2.13). A key is a hash of pickled bytes. pickle
+    names `torch.contiguous_format`, which every tensor's metadata holds, after the first module that has it:
+    `torch._utils` if torch was imported first. `multiprocessing`, imported before torch, adds `__mp_main__`,
+    the notebook's namespace.
     """
-    before = []
+    earlier = []
     for name, module in sys.modules.copy().items():
         if name == _FIRST_OF_TORCH:
             break
         # Not by getattr: a lazy module would begin to import.
         if name not in ("__main__", "torch") and getattr(module, "__dict__", {}).get("torch") is torch:
-            before.append(name)
-    for name in before:
-        # Another thread that imports this module waits for its lock, and then looks again.
+            earlier.append(name)
+    for name in earlier:
+        # Another thread that imports this module waits for its lock, and then looks it up again.
         with importlib._bootstrap._ModuleLockManager(name):  # type: ignore[attr-defined]
             if name in sys.modules:
                 module = sys.modules[name]
                 try:
                     del sys.modules[name]
-                finally:  # also where an interrupt comes in between
+                finally:  # even after an interrupt in between
                     sys.modules[name] = module
-    return before
+    return earlier

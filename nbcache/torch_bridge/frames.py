@@ -1,4 +1,4 @@
-"""Local variables of torch's functions that run; None where torch has renamed one."""
+"""Read local variables of torch functions on the stack; None if torch has renamed one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Local(NamedTuple):
-    """A variable of a function in a torch module; of any function there if none is named."""
+    """A variable of a function in a torch module; an empty `function` means any."""
 
     module: str
     function: str
@@ -30,7 +30,7 @@ COMPILERS = tuple(
     for name in ("bw_compiler", "fw_compiler", "inference_compiler", "partition_fn")
 )
 LOOKED_UP_KEY = Local("torch._inductor.codecache", "_lookup_graph", "key")
-"""The key of the graph that torch's cache looks up, and loads if it is stored."""
+"""The key of the graph that torch's cache looks up, and loads on a hit."""
 
 
 def read(local: Local) -> Any:
@@ -45,7 +45,7 @@ def has(owner: Any, local: Local) -> bool:
 
 
 def read_all(local: Local) -> Iterator[Any]:
-    """Yield the variable's values in this thread, innermost first; None where it is not set."""
+    """Yield the variable's values in this thread, innermost first; None if it is unset."""
     return (frame.f_locals.get(local.name) for frame in read_frames(local))
 
 

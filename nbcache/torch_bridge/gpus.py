@@ -1,8 +1,8 @@
-"""The NVIDIA GPUs of this machine, and the compiler that Triton needs, without torch or CUDA.
+"""Find the NVIDIA GPUs of this machine, and the compiler that Triton needs, without torch or CUDA.
 
-CUDA takes time and memory on the GPU, fixes CUDA_VISIBLE_DEVICES, and keeps forked children from using it.
-The driver's library, NVML, does none of that, and names GPUs as torch's keys do. Where `nvidia-ml-py`, which
-calls NVML, is missing, /proc/driver/nvidia is read, which sandboxes (gVisor) and WSL lack.
+CUDA takes time and GPU memory, fixes CUDA_VISIBLE_DEVICES, and prevents GPU use in forked children. The
+driver's library, NVML, has none of these effects, and names GPUs as torch's keys do. Without `nvidia-ml-py`,
+the binding of NVML, this module reads /proc/driver/nvidia, which sandboxes (gVisor) and WSL lack.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 _PROC = Path("/proc/driver/nvidia/gpus")
 _SIGNS = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "usr/lib/wsl/lib/libcuda.so.1")
-"""Device files of a GPU, below `_ROOT`: of a card, a Jetson, and on WSL."""
+"""Files below `_ROOT` that show a GPU: a card, a Jetson, or one on WSL."""
 _ROOT = Path("/")
 _NO_NAME = "NVIDIA GPU"
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -35,15 +35,16 @@ class Gpu:
 @dataclass(frozen=True, slots=True)
 class Found:
     gpus: tuple[Gpu, ...] = ()
-    """Those that this process may open, regardless of CUDA_VISIBLE_DEVICES, in the order of the PCI bus."""
+    """The GPUs that this process may open, despite CUDA_VISIBLE_DEVICES, in the order of the PCI bus."""
     driver: str = ""
     cuda: tuple[int, int] | None = None
     failure: str = ""
-    """The reason why the driver's library did not answer, though there is a GPU."""
+    """The reason why NVML failed on a machine with a GPU; else empty."""
 
 
 @functools.cache
 def found() -> Found:
+    """Return this machine's GPUs: from NVML, or else from /proc, or else from device files."""
     try:
         import pynvml
     except ImportError:
@@ -54,39 +55,40 @@ def found() -> Found:
         except pynvml.NVMLError as error:
             failure = str(error)
     signs = (len(list(_ROOT.glob(sign))) for sign in _SIGNS)
-    gpus = tuple(_listed()) or (Gpu(_NO_NAME),) * next(filter(None, signs), 0)
+    gpus = tuple(_read_proc()) or (Gpu(_NO_NAME),) * next(filter(None, signs), 0)
     return Found(gpus, failure=failure if gpus else "")
 
 
 _settled: Mapping[str, str] | None = None
-"""The variables when CUDA was first used; None before that."""
+"""The variables at the first use of CUDA; None before that."""
 
 
 def chosen() -> Mapping[str, str]:
+    """Return the environment variables by which CUDA selects GPUs in this process."""
     if _settled is not None:
         return _settled
     return {name: os.environ[name] for name in (_VISIBLE, _ORDER) if name in os.environ}
 
 
 def settle() -> None:
-    """Note that this process uses CUDA: these variables stay without effect."""
+    """Fix the variables' values: once CUDA is in use, it ignores their changes."""
     global _settled
     _settled = chosen()
 
 
 def device(environ: Mapping[str, str] | None = None) -> str:
-    """Return the name of the GPU that CUDA shows to this process, a list for several kinds, or `cpu`.
+    """Return the name of the GPU that CUDA shows to this process, a list of several models, or `cpu`.
 
-    torch's keys hold the name of the current GPU, and the index of others (2.11, 2.13). So the list says
-    which GPU has which index; where only CUDA knows that, it has the variables that CUDA goes by.
+    torch's keys hold the name of the current GPU, and the index of others (2.11, 2.13). So the list has the
+    order of the indices. If only CUDA can determine that order, the result has CUDA's variables instead.
     """
     environ = chosen() if environ is None else environ
     gpus, numbers = found().gpus, environ.get(_VISIBLE)
-    seen, by_number = _visible(gpus, numbers)
-    if not seen:
+    visible, by_number = _visible(gpus, numbers)
+    if not visible:
         return "cpu"
     certain = not by_number or environ.get(_ORDER) == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) == 1
-    names = [gpu.name for gpu in (seen if certain else gpus)]
+    names = [gpu.name for gpu in (visible if certain else gpus)]
     if len(set(names)) == 1:
         return names[0]
     if certain:
@@ -96,7 +98,7 @@ def device(environ: Mapping[str, str] | None = None) -> str:
 
 
 def _visible(gpus: Sequence[Gpu], chosen: str | None) -> tuple[list[Gpu], bool]:
-    """Return the GPUs that CUDA shows by CUDA_VISIBLE_DEVICES, and whether CUDA may order them otherwise."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects, and whether CUDA may give them another order."""
     if chosen is None:
         return list(gpus), True
     numbers: list[int] = []
@@ -105,13 +107,13 @@ def _visible(gpus: Sequence[Gpu], chosen: str | None) -> tuple[list[Gpu], bool]:
         if token.startswith(("GPU-", "MIG-")):
             named = [number for number, gpu in enumerate(gpus) if gpu.uuid.startswith(token)]
             if len(named) != 1:
-                return list(gpus), True  # an unknown notation: it may be any of them
+                return list(gpus), True  # an unknown notation, which may select any GPU
         elif token.isdecimal() and int(token) < len(gpus):
             by_number, named = True, [int(token)]
         else:
             break
         numbers += named
-    if len(set(numbers)) < len(numbers):  # CUDA shows none then
+    if len(set(numbers)) < len(numbers):  # after duplicates, CUDA shows no GPU
         numbers = []
     return [gpus[number] for number in numbers], by_number
 
@@ -121,7 +123,7 @@ def _ask(nvml: Any) -> Found:
     try:
         gpus: list[Gpu] = []
         for number in range(nvml.nvmlDeviceGetCount()):
-            with suppress(nvml.NVMLError):  # one that fell off the bus, or that this container may not open
+            with suppress(nvml.NVMLError):  # it fell off the bus, or this container may not open it
                 handle = nvml.nvmlDeviceGetHandleByIndex(number)
                 gpus += _slices(nvml, handle) or [_gpu(nvml, handle)]
         version = _answer(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2) or 0
@@ -138,10 +140,10 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
 
 
 def _slices(nvml: Any, handle: Any) -> list[Gpu]:
-    current, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle) or (0, 0)  # most GPUs cannot be cut
+    current, _ = _answer(nvml, nvml.nvmlDeviceGetMigMode, handle) or (0, 0)  # most GPUs have no MIG
     slices = []
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if current else 0):
-        with suppress(nvml.NVMLError):  # there are fewer than there could be
+        with suppress(nvml.NVMLError):  # there are fewer slices than the maximum
             slices.append(_gpu(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)))
     return slices
 
@@ -154,7 +156,7 @@ def _answer(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
-def _listed() -> Iterator[Gpu]:
+def _read_proc() -> Iterator[Gpu]:
     for information in sorted(_PROC.glob("*/information")):
         with suppress(OSError):
             lines = [line.partition(":") for line in information.read_text().splitlines()]
@@ -164,8 +166,8 @@ def _listed() -> Iterator[Gpu]:
 
 
 def c_compiler() -> tuple[str, str | None]:
-    """Return the name of the compiler that Triton chooses for its launchers (3.6, 3.7), and its path."""
-    if (chosen := os.environ.get("CC")) is not None:
-        return chosen, shutil.which(chosen)
+    """Return name and path of the compiler that Triton chooses for its launchers (3.6, 3.7)."""
+    if (name := os.environ.get("CC")) is not None:
+        return name, shutil.which(name)
     path = shutil.which("gcc") or shutil.which("clang")
     return (Path(path).name if path else "gcc"), path

@@ -1,4 +1,4 @@
-"""The guards of a graph and its generated code, looked up on demand; no object is kept alive."""
+"""Look up a graph's guards and its generated code on demand, without references to torch's objects."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def follow_code(codecache: ModuleType, context: Context, patches: Patches) -> No
     """Note the path of each graph's code: `PyCodeCache.load_by_key_path`."""
     session = context.session
 
-    def loaded(path: str) -> None:
+    def report(path: str) -> None:
         session.emit(CodeLoaded(**stamp(), path=path))
 
     def load(original: Any, cls: Any, key: str, path: str, *args: Any, **kwargs: Any) -> Any:
         module = original(cls, key, path, *args, **kwargs)
-        session.attempt(_FOLLOWING, partial(loaded, str(path)))
+        session.attempt(_FOLLOWING, partial(report, str(path)))
         return module
 
     patches.hook(codecache.PyCodeCache, "load_by_key_path", load)
@@ -56,7 +56,7 @@ def _guards_of(compile_id: str, session: Session) -> tuple[tuple[str, ...], str]
             if str(entry.compile_id) == compile_id:
                 texts = (with_cells(session, str(part)) or "" for part in entry.guard_manager.code_parts)
                 return tuple(sorted(map(readable, texts), key=_rank)), ""
-    except Exception as error:  # whatever this torch calls it
+    except Exception as error:  # e.g. AttributeError: this torch has another API
         logger.info("guards could not be read", exc_info=error)
         return (), f"this version of torch does not show them ({type(error).__name__})"
     return (), _FORGOTTEN
@@ -73,7 +73,7 @@ def _entries() -> Iterator[Any]:
 
 
 def _rank(guard: str) -> int:
-    """Return the place of a guard: first those on arguments, last those that almost always hold."""
+    """Return a sort key: guards on arguments are first, and guards that almost always hold are last."""
     return 2 if guard.startswith("hasattr(") else 0 if "L[" in guard else 1
 
 

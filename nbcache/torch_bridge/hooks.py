@@ -1,4 +1,4 @@
-"""Parts of nbcache that hook torch, as `nbcache.parts` lists them, and their installation."""
+"""Define the parts of nbcache that hook torch, and install them; `nbcache.parts` lists them."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ _CALLED = "called it in an unknown way, or nbcache failed in it"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The bridge, as the parts see it that hook torch."""
+    """The bridge's interface for parts."""
 
     session: Session
     serving: Callable[[], bool]
-    """Return whether torch looks where nbcache puts what it restores, and may find it there."""
+    """Return whether torch uses its caches, in a folder where nbcache may put restored artifacts."""
     owned: Callable[[], bool]
-    """Return whether torch's folder holds only what was made in this environment."""
+    """Return whether this user compiled all artifacts in torch's folder, in this environment."""
     baseline: Callable[[], Baseline | None]
-    """Return what C++ kernels are compiled for instead of the CPU that is here."""
+    """Return the baseline for C++ kernels; None if they are compiled for this CPU."""
     is_lost: Callable[[str], bool] = lambda name: False
-    """Return whether the part of this name is off: torch has no place for it, or it has failed."""
+    """Return whether the part of this name is off: torch lacks an attribute for it, or it has failed."""
     disown: Callable[[], None] = lambda: None
     """From now on, treat artifacts in torch's folder as foreign."""
     why_disabled: Callable[[], str | None] = lambda: None
-    """Return why torch asks no cache for a graph, where a setting is the reason."""
+    """Return which setting keeps torch from looking graphs up; None without one."""
     settle: Callable[[], None] = lambda: None
-    """Make torch's settings follow to the thread that compiles."""
+    """Apply nbcache's torch settings to the thread that compiles."""
 
 
 class Traces(Protocol):
     def off_because(self) -> str:
-        """Return why this kernel has no traces whatever its setting is; empty where it has."""
+        """Return why this kernel cannot have traces, despite its setting; empty if it can."""
 
     def steps(self, run_sample: Callable[[], float | None]) -> Steps:
-        """Yield what is done while no cell runs."""
+        """Yield the steps that run between cells."""
 
 
 class Loss(Enum):
-    """The features that are off where a part is."""
+    """The features that are off if a part is off."""
 
     PART = "its own"
     PORTABLE = "its own, and `portable`"
@@ -71,9 +71,9 @@ class Loss(Enum):
 class Hook:
     """One attribute in torch that a part replaces.
 
-    The table writes it as `module:Owner.name(parameters)`. Without parentheses the attribute is no function.
-    With `…` at the end the function may have more parameters, and `(…)` allows any. A `?` marks an attribute
-    that some releases lack.
+    The table writes it as `module:Owner.name(parameters)`. Without parentheses the attribute is not a
+    function. A final `…` allows more parameters, and `(…)` any. A `?` marks an attribute that some releases
+    lack.
     """
 
     module: str
@@ -111,28 +111,28 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Hooks that belong together: all of them are installed, or none."""
+    """A group of hooks, which are installed all or not at all."""
 
     install: Callable[..., None]
-    """Called as `install(module, context, patches)`; a method of an `owner` where one is named."""
+    """Called as `install(module, context, patches)`, with the owner first if `owner` names one."""
     modules: tuple[str, ...]
-    """It is hooked when these modules of torch are imported."""
+    """torch modules; the import of each installs the part there."""
     hooks: tuple[str, ...]
-    """The attributes that it replaces, as `Hook` reads them."""
+    """The attributes that it replaces, in the notation of `Hook`."""
     purpose: str
     without: str
-    """The consequence where it is off: a clause."""
+    """The consequence if the part is off: a clause."""
     loss: Loss = Loss.PART
     because: str = ""
-    """The reason why more is lost than its own feature."""
+    """The reason why more than its own feature is lost."""
     owner: str = ""
     needs: tuple[str, ...] = ()
-    """Other parts that are on wherever it is."""
+    """Other parts without which this one is off."""
     instead: str = ""
-    """Another part that keeps the kernel sound where this one is off; where both are, `Loss.ALL`."""
+    """Another part that keeps the kernel sound if this one is off; if both are off, `Loss.ALL`."""
     flag: str = ""
     is_temporary: bool = False
-    """True if the attributes are replaced only for a while; at first, they are only checked."""
+    """True if the attributes are replaced only for a while; the installation only checks them."""
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ class Part:
 
 
 class Hooks:
-    """Hooks parts as their modules are imported, and remembers which are off."""
+    """Installs parts when torch's modules are imported, and records which parts are off."""
 
     def __init__(
         self,
@@ -154,33 +154,33 @@ class Hooks:
         owners: Mapping[str, Callable[[], Any]],
         on_loss: Callable[[Loss, UnsupportedTorch], object],
     ) -> None:
-        """`owners` return the objects whose methods hook parts, or None; `on_loss` gets each lost part."""
+        """`owners` return the objects whose methods install parts, or None; `on_loss` gets each lost part."""
         self.parts = parts
         self._owners = owners
         self._on_loss = on_loss
         self._context: Context | None = None
         self._waiting: list[tuple[Part, ModuleType]] = []
         self.on: dict[str, list[Patches]] = {}
-        """Name of a part → its patches; a part may be hooked in several modules."""
+        """Name of a part → its patches; a part may be installed in several modules."""
         self.lost: dict[str, str] = {}
         """Name of a part that is off → the reason."""
 
     def actions(self, context: Context) -> dict[str, Callable[[ModuleType], None]]:
         self._context = context
-        return dict.fromkeys((name for part in self.parts for name in part.modules), self.imported)
+        return dict.fromkeys((name for part in self.parts for name in part.modules), self.on_import)
 
-    def imported(self, module: ModuleType) -> None:
+    def on_import(self, module: ModuleType) -> None:
         for part in self.parts:
             if module.__name__ in part.modules:
                 self._install(part, module)
 
-    def owners_are_there(self) -> None:
+    def install_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for part, module in waiting:
             self._install(part, module)
 
     def switch_off(self, owner: str) -> None:
-        """Make the hooks of an owner's parts call the original functions only."""
+        """Make the hooks of an owner's parts call only the original functions."""
         for part in self.parts:
             for patches in self.on.get(part.name, ()) if part.owner == owner else ():
                 patches.off = True
@@ -195,7 +195,7 @@ class Hooks:
 
     def _install(self, part: Part, module: ModuleType) -> None:
         owner = self._owners[part.owner]() if part.owner else None
-        if part.owner and owner is None:  # torch imports this module while it is imported itself
+        if part.owner and owner is None:  # torch imports this module during its own import
             self._waiting.append((part, module))
             return
         if self._context is None or not part.applies():
@@ -211,7 +211,7 @@ class Hooks:
                 for place in part.places():
                     place.check()
             install(module, self._context, patches)
-        except Exception as error:  # the user's import goes on after any error
+        except Exception as error:  # after any error, the user's import must continue
             patches.restore()
             self._lose(part, module, _MOVED, error)
             return
@@ -227,7 +227,7 @@ class Hooks:
                 for patches in self.on.get(other.name, ()):
                     patches.off = True
         loss, without = part.loss, part.without
-        # AOTAutograd may save an entry that was not checked, where its check has just failed.
+        # If the check of an entry has just failed, AOTAutograd may save the entry unchecked.
         unchecked = loss is Loss.ENTRIES and why is _CALLED
         if unchecked or any(other.name in self.lost and other.instead in self.lost for other in self.parts):
             loss, without = Loss.ALL, "nothing is stored or restored"

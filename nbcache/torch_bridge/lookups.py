@@ -1,8 +1,8 @@
 """Report lookups in torch's FX graph cache, with the reasons of misses.
 
-They name the constants and tensors that the function reads as its author does: Dynamo makes a guard of each
-constant, and an input of each tensor, with its source. nbcache follows the source to the value, and runs no
-code of a user: no property, `__getattr__` or `__getitem__`.
+The reasons name constants and tensors as the function's author does: Dynamo makes a guard for each constant,
+and an input for each tensor, with its source. nbcache follows the source to the value, and runs no user code:
+no property, `__getattr__` or `__getitem__`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nbcache.kernel.explain.components import MOST_CONSTANTS, Components, Named,
 from nbcache.kernel.reasons import Reason
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import frames
-from nbcache.torch_bridge.events import must_be_stored, stamp, user_line
+from nbcache.torch_bridge.events import check_may_compile, stamp, user_line
 from nbcache.torch_bridge.hooks import Context
 
 _FOLLOWING = "following torch's lookups"
 _AUTOCAST = (("autocast_cpu_enabled", "autocast_cpu_dtype"), ("autocast_enabled", "autocast_gpu_dtype"))
 _TYPES = (bool, int, float, complex, type(None))
-"""Types of constants that are reported; texts may be private."""
+"""Types of constants in reports. Texts are left out, since they may be private."""
 _LONGEST, _LONGEST_NAME = 60, 120
 _GUARDS = frozenset({"BOOL_MATCH", "CONSTANT_MATCH", "EQUALS_MATCH", "NONE_MATCH"})
 _MEMBERS = frozenset({"_modules", "_parameters", "_buffers"})
@@ -42,7 +42,7 @@ _UNKNOWN: tuple[str, Any] = ("", _ABSENT)
 
 
 def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) -> None:
-    """Report lookups, also those under an AOTAutograd hit, which torch's own events leave out."""
+    """Report all lookups. torch's own events leave out those within an AOTAutograd hit."""
     session = context.session
 
     def load_with_key(
@@ -68,7 +68,7 @@ def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) ->
             report = _hit if graph is not None else partial(_miss, debug_lines)
             session.attempt(_FOLLOWING, partial(report, session, key, is_backward, info))
         if graph is None:
-            must_be_stored(key)
+            check_may_compile(key)
         return graph, info
 
     patches.hook(codecache.FxGraphCache, "load_with_key", load_with_key)
@@ -113,7 +113,7 @@ def _components(session: Session, debug_lines: list[str], backward: bool) -> Com
 
 
 def _places(session: Session) -> dict[str, str]:
-    """Return the names of the nodes in the graph that is looked up → the user's lines."""
+    """Return node → the user's source line, for the nodes of the graph that torch looks up."""
     nodes = getattr(getattr(frames.read(frames.FX_GRAPH), "graph", None), "nodes", ())
     traces = {node.name: node.meta.get("stack_trace") for node in nodes}
     lines: dict[str, str] = {trace: user_line(session, trace) for trace in {*traces.values()} if trace}
@@ -121,7 +121,7 @@ def _places(session: Session) -> dict[str, str]:
 
 
 def _modes() -> list[str]:
-    """Return torch's modes as they were when Dynamo began, as lines of a key."""
+    """Return torch's modes when Dynamo began to compile, in the format of a key's lines."""
     context = sys.modules["torch._guards"].TracingContext.try_get()
     state = {} if context is None else context.global_context.global_state
     dtypes = [state[dtype][1] for enabled, dtype in _AUTOCAST if enabled in state and state[enabled][1]]
@@ -131,8 +131,8 @@ def _modes() -> list[str]:
 
 
 def constants_read() -> dict[str, str] | None:
-    """Return names → constants as Python writes them; None for a late backward, and without a trace."""
-    values = _Values.here()
+    """Return name → constant (its `repr`); None without Dynamo's frame, as for a late backward."""
+    values = _Values.from_frame()
     context = sys.modules["torch._guards"].TracingContext.try_get()
     guards = None if context is None else context.guards_context.dynamo_guards
     if not guards or values is None:
@@ -153,15 +153,15 @@ def constants_read() -> dict[str, str] | None:
 
 
 def inputs_read() -> tuple[Named, ...]:
-    """Return the inputs of Dynamo's graph, and which require gradients: keys of graphs leave that out."""
-    values, graph = _Values.here(), getattr(frames.read(frames.GRAPH), "graph", None)
+    """Return the inputs of the graph from Dynamo; they state `requires_grad`, which keys leave out."""
+    values, graph = _Values.from_frame(), getattr(frames.read(frames.GRAPH), "graph", None)
     if values is None or graph is None:
         return ()
     nodes = [node for node in graph.nodes if node.op == "placeholder"]
-    return tuple(_named(getattr(node, "_dynamo_source", None), values) for node in nodes)
+    return tuple(_input(getattr(node, "_dynamo_source", None), values) for node in nodes)
 
 
-def _named(source: Any, values: _Values) -> Named:
+def _input(source: Any, values: _Values) -> Named:
     name, value = _UNKNOWN if source is None else values.reach(source)
     if not name.isprintable() or len(name) > _LONGEST_NAME:
         return Named()
@@ -176,21 +176,21 @@ def _named(source: Any, values: _Values) -> Named:
 
 
 class _Values:
-    """Values by their sources, with their names; an empty name where the source is unknown."""
+    """Source → name and value; the name is empty if the source is unknown."""
 
     def __init__(self, local: Mapping[str, Any], globals: Mapping[str, Any]) -> None:
         self._locals, self._globals = local, globals
-        self._known: dict[Any, tuple[str, Any]] = {}
+        self._cache: dict[Any, tuple[str, Any]] = {}
 
     @classmethod
-    def here(cls) -> _Values | None:
+    def from_frame(cls) -> _Values | None:
         scopes = [frames.read(scope) for scope in (frames.FRAME_LOCALS, frames.FRAME_GLOBALS)]
         return cls(*scopes) if all(isinstance(scope, Mapping) for scope in scopes) else None
 
     def reach(self, source: Any) -> tuple[str, Any]:
-        if (known := self._known.get(source)) is None:
-            known = self._known[source] = self._reach(source)
-        return known
+        if (pair := self._cache.get(source)) is None:
+            pair = self._cache[source] = self._reach(source)
+        return pair
 
     def _reach(self, source: Any) -> tuple[str, Any]:
         kind, base = type(source).__name__, getattr(source, "base", None)
@@ -198,7 +198,7 @@ class _Values:
             return source.local_name, self._locals.get(source.local_name, _ABSENT)
         if kind == "GlobalSource":
             name = source.global_name
-            if name.startswith("__import_"):  # Dynamo imports modules of functions by `__import_a_dot_b`
+            if name.startswith("__import_"):  # Dynamo's name for the module `a.b` is `__import_a_dot_b`
                 name = name.removeprefix("__import_").replace("_dot_", ".")
             return name, self._globals.get(source.global_name, _ABSENT)
         if kind == "CellContentsSource":
@@ -231,7 +231,7 @@ class _Values:
         try:
             value = (function.__closure__ or ())[item.index].cell_contents
             return f"{function.__code__.co_freevars[item.index]} of {name}", value
-        except (IndexError, ValueError):  # it has no such variable, or an empty one
+        except (IndexError, ValueError):  # the variable is missing or empty
             return _UNKNOWN
 
 
@@ -249,7 +249,7 @@ def _default(name: str, value: Any, key: Any, is_keyword: bool) -> tuple[str, An
 
 def _item(name: str, value: Any, index: Any, base: Any) -> tuple[str, Any]:
     kind = type(base).__name__
-    if kind == "TypeMROSource" and type(index) is int:  # its instances have the attributes of all bases
+    if kind == "TypeMROSource" and type(index) is int:  # instances have the attributes of all bases
         return name, value[index] if index < len(value) else _ABSENT
     if kind == "TypeDictSource":
         return f"{name}.{index}", value.get(index, _ABSENT)
@@ -259,9 +259,9 @@ def _item(name: str, value: Any, index: Any, base: Any) -> tuple[str, Any]:
     elif type(index) is int or (type(index) is str and index.isidentifier()):
         name = f"{name}[{index!r}]"
     else:
-        return _UNKNOWN  # a key may be anybody's data; one that is a name is code
+        return _UNKNOWN  # other keys may be private data, while an identifier is code
     for container in (dict, list, tuple):
-        if issubclass(type(value), container):  # `isinstance` asks a property of the user's, `__class__`
+        if issubclass(type(value), container):  # `isinstance` may run a user's property `__class__`
             try:
                 return name, container.__getitem__(value, index)
             except LookupError:

@@ -1,9 +1,9 @@
-"""Compile C++ kernels for a baseline instead of this CPU, so that they run elsewhere, too.
+"""Compile C++ kernels for a baseline instead of this CPU, so that they run on other CPUs, too.
 
-torch chooses vector instructions by asking the CPU, and tells the compiler `-march=native`. Neither is in
-its keys, so the baseline is put into `torch.compiler.config.cache_key_tag`, which is in all of them: portable
-code must never be taken for code for one CPU, nor the reverse (one's source with the other's flags computes
-something else). The number of threads stays in torch's keys (2.13).
+torch chooses vector instructions by the CPU's features, and passes `-march=native` to the compiler. torch's
+keys contain neither. So nbcache adds the baseline to `torch.compiler.config.cache_key_tag`, which is part of
+all keys. A lookup must not confuse portable code with code for one CPU: the source of one with the flags of
+the other computes something else. The number of threads stays in torch's keys (2.13).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ QUESTIONS: Mapping[str, frozenset[str]] = {
     "_is_amx_tile_supported": frozenset({"amx_tile"}),
     "_is_amx_fp16_supported": frozenset({"amx_fp16"}),
 }
-"""Functions of `torch.cpu` that inductor asks → the features that the CPU must have."""
+"""Functions of `torch.cpu` that inductor calls → the features that the CPU must have."""
 _MODE, _NORMAL = "TORCHINDUCTOR_FX_COMPILE_MODE", "NORMAL"
 _ASK_SECONDS = 10.0
 _ANSWERS = ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")
-"""Attributes in which an instruction set keeps answers of `torch.cpu`."""
+"""Attributes in which inductor's instruction sets cache results of `torch.cpu`."""
 
 
 def chosen(name: str) -> Baseline | None:
-    """Return the baseline of this name, None for `off`; ConfigError where it cannot be compiled for here."""
+    """Return the baseline `name`, None for `off`; ConfigError if this machine cannot compile for it."""
     if name == OFF:
         return None
     baseline = BASELINES[name]
@@ -47,32 +47,33 @@ def chosen(name: str) -> Baseline | None:
         why = f"this CPU lacks {' '.join(lacking)}"
     elif (mode := os.environ.get(_MODE, _NORMAL)) != _NORMAL:
         why = f"with {_MODE}={mode} torch compiles where nbcache is not"
-    elif (compiler := _refusing(name)) is not None:
+    elif (compiler := _unable_compiler(name)) is not None:
         why = f"{compiler} does not know -march={name}"
     if why is not None:
-        others = [OFF, *(other.name for other in BASELINES.values() if not environment.lacking(other))]
+        usable = [OFF, *(other.name for other in BASELINES.values() if not environment.lacking(other))]
         raise ConfigError(
             f"portable={name} cannot be used: {why}",
             where="the setting `portable`",
-            next_step=f"what this CPU can run is portable={' or '.join(others)}",
+            next_step=f"what this CPU can run is portable={' or '.join(usable)}",
         )
     return baseline
 
 
-def _refusing(name: str) -> str | None:
-    called, command = compiler()
-    if command is None:  # what is restored needs none
+def _unable_compiler(name: str) -> str | None:
+    """Return the name of the C++ compiler if it rejects `-march=<name>`; else None."""
+    program, command = compiler()
+    if command is None:  # restored artifacts need no compiler
         return None
     asking = [*command, f"-march={name}", "-E", "-x", "c++", os.devnull]
     try:
         done = subprocess.run(asking, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return called if done.returncode else None
+    return program if done.returncode else None
 
 
 def compile_for_baseline(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Make inductor and the compiler use the baseline, while there is one, in place of this CPU."""
+    """Make inductor and the compiler use the baseline, if there is one, instead of this CPU."""
 
     def _get_optimization_cflags(original: Any, *args: Any, **kwargs: Any) -> tuple[list[str], list[str]]:
         cflags, ldflags = original(*args, **kwargs)
@@ -80,7 +81,7 @@ def compile_for_baseline(module: ModuleType, context: Context, patches: Patches)
             cflags = [f"march={baseline.name}" if flag.startswith("march=") else flag for flag in cflags]
         return cflags, ldflags
 
-    def is_supported(needed: frozenset[str], original: Callable[[], bool]) -> bool:
+    def has_features(needed: frozenset[str], original: Callable[[], bool]) -> bool:
         baseline = context.baseline()
         return (baseline is None or needed <= baseline.features) and original()
 
@@ -91,9 +92,9 @@ def compile_for_baseline(module: ModuleType, context: Context, patches: Patches)
     if module.__name__.endswith("cpp_builder"):
         patches.hook(module, "_get_optimization_cflags", _get_optimization_cflags)
         return
-    patches.undo(forget)  # after the functions below are the original ones again
+    patches.undo(forget)  # runs after the functions below are restored
     for name, needed in QUESTIONS.items():
-        patches.hook(module.torch.cpu, name, partial(is_supported, needed))
+        patches.hook(module.torch.cpu, name, partial(has_features, needed))
     forget()
 
 
@@ -114,7 +115,7 @@ class KeyTag:
         self.settle()
 
     def settle(self) -> None:
-        """Name it in the current context: since 2.13 each thread and idle callback has its own settings."""
+        """Add the tag in the current context: since 2.13 each thread and callback has its own settings."""
         if self._name is not None:
             import torch.compiler.config as config
 

@@ -2,9 +2,9 @@
 
 Imports run on the kernel's own thread, in slices: in a second thread they would race with the user's
 (measured: `_DeadlockError` or half-made modules, 3 of 3). Reading libraries and hashing torch's sources
-hold no import lock and run beside it. A sample is restored last, forward and backward, because much in
-torch is imported or built at its first use only. Where it is not stored yet, a process of its own compiles it
-in the background, which also leaves torch's precompiled headers and the answers of the probes.
+need no import lock, so they run in threads. The last step restores a sample, forward and backward, since
+torch imports and builds much only at its first use. If the sample is not stored yet, a background process
+compiles it, and also leaves torch's precompiled headers and the results of the probes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIRST = """
     numpy tarfile pickletools urllib.request multiprocessing.connection multiprocessing.resource_sharer
     unittest.mock cProfile
 """
-"""Other packages that torch's import needs, and no more.
+"""The packages that torch's import needs. Others are imported after torch.
 
 For each tensor in a key, pickle searches all modules before torch: sympy there costs a large model 0.1 s.
 """
@@ -70,19 +70,19 @@ _AT_FIRST_COMPILE = """
     torch.export._trace torch.export._unlift torch.fx.experimental.validator torch.utils._cpp_embed_headers
     multiprocessing.synchronize
 """
-"""Further modules that the first compile imports, for all devices; here the sample imports them."""
+"""Further modules that the first compile imports, for all devices; in prewarming, the sample does."""
 MODULES = (*_FIRST.split(), "torch", *_COMPILER.split(), *_LAZY.split(), *_AT_FIRST_COMPILE.split())
 _LAYERS = "activation batchnorm conv container dropout linear module normalization pooling sparse"
-"""Modules of `torch.nn.modules` whose sources Dynamo reads whole when it first traces one of their layers."""
+"""Modules of `torch.nn.modules`. Dynamo reads a module's source when it first traces one of its layers."""
 _HASHED = (".py", ".so", "interface.cpp", "script.ld")
-"""Ends of the names of files that torch and Triton hash for their keys."""
+"""Suffixes of the files that torch and Triton hash for their keys."""
 _FOR_GPU = ("CUDA_", "HIP_", "ROCR_")
 _NOTICED = (*_FOR_GPU, "TORCH", "PYTORCH", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ATEN_", "NPY_")
-"""Prefixes of variables that torch and its libraries read when they are loaded."""
+"""Prefixes of environment variables that torch and its libraries read when they are loaded."""
 _READ_AT_USE = frozenset(
     {"ATEN_CPU_CAPABILITY", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR"}
 )
-"""Such variables that have an effect at any time, or that nbcache watches."""
+"""Exceptions, which torch reads at each use, or which nbcache watches."""
 
 
 def compile_steps(session: Session, device: str) -> Steps:
@@ -105,9 +105,9 @@ def steps(
     yield from _await(start_thread(_source_keys, "hashing"))
     sample_on = ""
     while True:
-        if imported_here and variables != (now := _variables()):
-            _warn_of_late_variables(session, variables, now)
-            variables = now
+        if imported_here and variables != (current := _variables()):
+            _warn_of_late_variables(session, variables, current)
+            variables = current
         if user_has_torch():
             imported_here = False
         if not sample_on and (device := _device(session, user_has_torch)) is not None:
@@ -124,7 +124,7 @@ def steps(
 
 
 def before_fork() -> list[str]:
-    """Hash and read torch's and Triton's sources before forks; return the files on which that depends."""
+    """Hash and read the sources of torch and Triton before forks; return all files that affect the result."""
     torch = sys.modules.get("torch")
     if torch is None:
         return []
@@ -132,7 +132,7 @@ def before_fork() -> list[str]:
     metrics = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", {})
     metrics.pop("inductor_codecache_torch_key", None)  # a fresh process has compiled nothing
     for name in _LAYERS.split():
-        with contextlib.suppress(Exception):  # the first compile tells what is wrong
+        with contextlib.suppress(Exception):  # the first compile reports the error
             _read_layers(name)
     files = [getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "triton")]
     return [
@@ -144,7 +144,7 @@ def before_fork() -> list[str]:
 
 
 def prefetch_keys(codecache: Any, context: Context, patches: Patches) -> None:
-    """Begin to hash the sources of torch and Triton in a torch thread; without one, `steps` does it."""
+    """Begin to hash the sources of torch and Triton in torch's thread; older releases leave it to `steps`."""
     from torch._dynamo.utils import get_chromium_event_logger
 
     get_chromium_event_logger()  # see `events.follow_spans`
@@ -162,7 +162,7 @@ def _await(thread: threading.Thread | None) -> Iterator[Pause]:
 
 
 def _source_keys() -> None:
-    with contextlib.suppress(Exception):  # torch says itself what is wrong with them
+    with contextlib.suppress(Exception):  # torch reports the error itself
         sys.modules["torch._inductor.codecache"].torch_key()
         triton = sys.modules["torch._inductor.runtime.triton_compat"]
         if triton.HAS_TRITON:
@@ -181,16 +181,16 @@ def _imports(session: Session) -> Iterator[Slice | Pause]:
 
 
 def _read_layers(name: str) -> None:
-    """Make Dynamo read the source of these layers: up to 0.06 s each."""
+    """Make Dynamo read and cache the source of a module of layers, which takes up to 0.06 s."""
     import torch
     from torch._dynamo.funcname_cache import get_funcname
 
-    with gc_pause.paused():
+    with gc_pause.pause():
         get_funcname(getattr(torch.nn.modules, name).__file__, 1)
 
 
 def _load_libraries() -> None:
-    """Load torch's shared libraries as its import will, but without the import lock."""
+    """Load torch's shared libraries as its import does, but without the import lock."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         spec = find_spec("torch")
         if spec is None or not spec.origin:
@@ -201,9 +201,9 @@ def _load_libraries() -> None:
 
 
 def _import(session: Session, name: str) -> None:
-    """Import a module; the user's own import reports a failure, but may report another one for torch."""
+    """Import a module. Only a failure of torch is reported: a later import may raise another error."""
     try:
-        with gc_pause.paused():
+        with gc_pause.pause():
             importlib.import_module(name)
     except Exception as error:
         if name == "torch":
@@ -211,12 +211,11 @@ def _import(session: Session, name: str) -> None:
 
 
 def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
-    """Return the device of the sample; None where that is not known yet.
+    """Return the device of the sample; None if it is unknown yet.
 
-    Where there is a GPU, any compile makes a CUDA context, also one for the CPU. That takes memory there,
-    the user may still choose the GPU by CUDA_VISIBLE_DEVICES, and children that are forked later cannot use
-    it. So a cell must have begun to use CUDA, or have imported torch, in a notebook that used CUDA before or
-    where no GPU is visible.
+    On a machine with a GPU any compile creates a CUDA context, even for the CPU. That takes GPU memory, fixes
+    CUDA_VISIBLE_DEVICES, and prevents the GPU's use in forked children. So wait until a cell uses CUDA. It
+    suffices that a cell has imported torch if the notebook used CUDA before, or if no GPU is visible.
     """
     import torch
 
@@ -246,10 +245,10 @@ def _variables() -> dict[str, str]:
     }
 
 
-def _warn_of_late_variables(session: Session, before: dict[str, str], now: dict[str, str]) -> None:
+def _warn_of_late_variables(session: Session, old: dict[str, str], new: dict[str, str]) -> None:
     import torch
 
-    late = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    late = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
     if not torch.cuda.is_initialized():
         late = {name for name in late if not name.startswith(_FOR_GPU)}
     if late:
@@ -259,18 +258,18 @@ def _warn_of_late_variables(session: Session, before: dict[str, str], now: dict[
         )
 
 
-# --- the sample: compiled between cells, unnoticed by the user --------------------------------------------
+# --- the sample: compiled between cells, without effects that a user sees ---------------------------------
 
 _SAMPLE_VERSION = 1
 _ROOM_BYTES = 4 << 30
-"""Free memory of the card for another process to start: a CUDA context takes half a gigabyte."""
+"""Free GPU memory that another process needs to start: a CUDA context takes half a gigabyte."""
 _REST_SECONDS = 2.0
-"""Seconds without a cell before a process starts: not amid cells that run in a row."""
+"""Seconds without a cell before a process starts, so that it does not start during `Run All`."""
 _END_SECONDS = 1.0
 
 
 def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> Steps:
-    """Restore the sample; if that fails, let another process compile it, once with each compiler."""
+    """Restore the sample; if that fails, let another process compile it, once for each C++ compiler."""
     key, failed = sample_key(device), sample_key(device, failed_with=compiler_identity() or "none")
     for may_compile in (True, False):
         if not (serving() and _is_as_usual()):
@@ -301,7 +300,7 @@ def _restored_sample(session: Session, device: str, key: str) -> Generator[Slice
 
 
 def sample_key(device: str, failed_with: str | None = None) -> str:
-    """Return the key of the note that the sample is stored, or that a compiler cannot compile it."""
+    """Return the key of the note that the sample is stored, or that `failed_with` cannot compile it."""
     parts = {"sample": str(_SAMPLE_VERSION), "device": device}
     if failed_with is not None:
         parts["failed with"] = failed_with
@@ -325,7 +324,7 @@ def _restore(
 
 
 def _choose_instruction_set() -> None:
-    """Make torch choose its vector instructions for later compiles, if the answers are stored."""
+    """Make torch choose its vector instructions for later compiles, if the probes are stored."""
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     with contextlib.suppress(NotStored), restoring_only():
@@ -335,7 +334,7 @@ def _choose_instruction_set() -> None:
 def compile_sample(
     session: Session, device: str, *, training: bool | None = None, backend: str = "inductor"
 ) -> float | None:
-    """Compile a small network of common layers, without a trace in reports or torch's counts.
+    """Compile a small network of common layers, without effects on reports or torch's counters.
 
     `training`: True for a backward, False for inference, None for both. Returns inference's result.
     """
@@ -368,14 +367,14 @@ def compile_sample(
                 x = block(x)
             return x.softmax(-1).mean()
 
-    if not compile_lock.acquire(blocking=False):  # a compile in a thread of the user sets up as much
+    if not compile_lock.acquire(blocking=False):  # a compile in a user's thread prepares torch as well
         return None
     result: float | None = None
     devices = [torch.cuda.current_device()] if device == "cuda" else []
     plainly = dynamo_config.patch(suppress_errors=False, automatic_dynamic_shapes=False)
     try:
-        with _unnoticed(session), plainly, torch.random.fork_rng(devices):
-            for cls in (Block, Sample):  # new code for each compile, or it would be a recompile
+        with _isolate(session), plainly, torch.random.fork_rng(devices):
+            for cls in (Block, Sample):  # a new code object each, else it would be a recompile
                 cls.forward.__code__ = cls.forward.__code__.replace()
             sample = Sample()
             compiled = torch.compile(sample, fullgraph=True, dynamic=False, backend=backend)
@@ -384,8 +383,8 @@ def compile_sample(
                 with torch.no_grad():
                     result = compiled(numbers).item()
             if training is not False:
-                # Else autograd compiles a GPU's backward in another thread, which waits for the lock
-                # that is held here, and of which neither `unnoticed` nor `restoring_only` knows.
+                # Else autograd compiles a GPU's backward in another thread. That thread would wait for
+                # `compile_lock`, and lacks the effects of `_isolate` and `restoring_only`.
                 with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
                     compiled(numbers).backward()
     finally:
@@ -394,7 +393,7 @@ def compile_sample(
 
 
 def _compile_elsewhere(session: Session, device: str) -> Generator[Pause, None, bool]:
-    """Let another process compile the sample in idle time; return whether it could."""
+    """Let another process compile the sample in idle time; return whether it succeeded."""
     while session.idle_seconds() < _REST_SECONDS:
         yield Pause.SHORT
     environ = {**os.environ, **session.settings.to_env()}
@@ -422,14 +421,14 @@ _READ = ("TORCH_COMPILE_DEBUG", "TORCH_LOGS", "TORCH_TRACE", "TORCHDYNAMO_VERBOS
 
 
 def is_read() -> bool:
-    """Return whether somebody reads torch's logs of a compile."""
+    """Return whether the user has turned on torch's logs of compiles."""
     from torch._logging._internal import log_state as logs
 
     return bool(any(os.environ.get(name) for name in _READ) or logs.artifact_names or logs.log_qname_to_level)
 
 
 def _is_as_usual() -> bool:
-    """Return whether caches are on, and no mode, stance or log is."""
+    """Return whether torch's caches are on, and modes, stances and logs are off."""
     import torch._dynamo.config
     import torch._functorch.config
     import torch._inductor.config
@@ -440,7 +439,7 @@ def _is_as_usual() -> bool:
         and not os.environ.get("TORCH_COMPILE_DISABLE")
         and torch._inductor.config.fx_graph_cache
         and torch._functorch.config.enable_autograd_cache
-        and not torch._C._len_torch_function_stack()  # a default device, for one
+        and not torch._C._len_torch_function_stack()  # such as a default device
         and not torch.is_autocast_enabled("cpu")
         and not torch.is_inference_mode_enabled()
         and not torch._inductor.config.freezing
@@ -451,8 +450,8 @@ def _is_as_usual() -> bool:
 
 
 @contextlib.contextmanager
-def _unnoticed(session: Session) -> Iterator[None]:
-    """Leave no trace of a compile in reports, bundles, profiles, compile ids and torch's counters."""
+def _isolate(session: Session) -> Iterator[None]:
+    """Keep a compile out of reports, bundles, profiles, compile ids and torch's counters."""
     import torch.compiler.config
     from torch._dynamo import convert_frame, pgo, utils
     from torch.compiler._cache import CacheArtifactManager
@@ -465,7 +464,7 @@ def _unnoticed(session: Session) -> Iterator[None]:
     values = [getattr(module, name) for module, name in places]
     with (
         session.unnoticed.on_this_thread(),
-        _variable("TORCH_WARM_POOL", "0"),  # torch's compile workers would be started
+        _variable("TORCH_WARM_POOL", "0"),  # else torch starts its compile workers
         CacheArtifactManager.with_fresh_cache(),
         torch.compiler.config.patch(job_id=None),
     ):
@@ -473,24 +472,24 @@ def _unnoticed(session: Session) -> Iterator[None]:
         try:
             yield
         finally:
-            for mapping, before in zip(mappings, items, strict=True):
+            for mapping, original in zip(mappings, items, strict=True):
                 mapping.clear()
-                mapping.update(before)
-            for sequence, before in zip(lists, entries, strict=True):
+                mapping.update(original)
+            for sequence, elements in zip(lists, entries, strict=True):
                 sequence.clear()
-                sequence.extend(before)
+                sequence.extend(elements)
             for (module, name), value in zip(places, values, strict=True):
                 setattr(module, name, value)
 
 
 @contextlib.contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
+    original = os.environ.get(name)
     os.environ[name] = value
     try:
         yield
     finally:
-        if before is None:
+        if original is None:
             os.environ.pop(name, None)
         else:
-            os.environ[name] = before
+            os.environ[name] = original

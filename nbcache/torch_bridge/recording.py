@@ -1,4 +1,4 @@
-"""Record each artifact as torch makes or hits it, and serve profiles and torch's remote caches."""
+"""Record each artifact that torch makes or hits; serve profiles, and empty torch's remote caches."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _DISTINGUISHED_BY = {
     "autotune": ("provide_autotune", "empty_remote_caches"),
     "pgo": ("provide_profile", "empty_remote_caches"),
 }
-"""Type of artifact → the parts that distinguish hits from what torch has made here."""
+"""Type of artifact → the parts that distinguish hits from artifacts that torch compiled here."""
 
 loaded = threading.local()
-"""The artifacts that torch loaded last from a cache on this thread; recording those is a hit.
+"""The last artifacts that torch loaded from a cache on this thread. If torch records one of them, it was hit.
 
-`content`: the bytes of a graph, `local`: whether they came from its folder; `profile`: True while it reads
-one; `tuning`: the key of a best configuration; `unverified`: what it read last from a Redis of its own.
+`content`: a graph's bytes; `local`: whether torch's folder had them; `profile`: True while torch reads one;
+`tuning`: the key of a best configuration; `unverified`: the last value from torch's own Redis.
 """
 
 
 def record(cache: ModuleType, context: Context, patches: Patches) -> None:
-    """Record every artifact: all pass through `CacheArtifactManager.record_artifact`.
+    """Record every artifact: torch passes all to `CacheArtifactManager.record_artifact`.
 
-    A bundle that is loaded (`populate_caches`) does not say for which CPU it was made. While a part of
-    `_DISTINGUISHED_BY` is off, all artifacts of that type are treated as hits.
+    A bundle that torch loads (`populate_caches`) does not name its CPU. While a part of `_DISTINGUISHED_BY`
+    is off, all artifacts of that type are treated as hits.
     """
     session = context.session
     manager, factory = cache.CacheArtifactManager, cache.CacheArtifactFactory
@@ -52,19 +52,19 @@ def record(cache: ModuleType, context: Context, patches: Patches) -> None:
             return bool(tuning == key)
         return content is getattr(loaded, "content", None) or getattr(loaded, "profile", False)
 
-    def was_made(artifact_type: str, key: str, content: Any) -> bool:
+    def is_own(artifact_type: str, key: str, content: Any) -> bool:
         if any(map(context.is_lost, _DISTINGUISHED_BY.get(artifact_type, ()))):
             return False
-        if artifact_type == "inductor" and kernels_are_replaced():
+        if artifact_type == "inductor" and triton_replaces_kernels():
             return False
         if was_hit(artifact_type, key, content):
             return getattr(loaded, "local", True) and context.owned()
-        return not _is_unverified(artifact_type, content)
+        return not _is_from_redis(artifact_type, content)
 
     def note(artifact_type: str, key: str, content: Any) -> None:
-        made = was_made(artifact_type, key, content)
+        own = is_own(artifact_type, key, content)
         encoded = factory.encode_create(artifact_type, key, content).content
-        count_and_record(session, Artifact(artifact_type, key, encoded), made=made)
+        count_and_record(session, Artifact(artifact_type, key, encoded), made=own)
 
     def record_artifact(
         original: Any, cls: Any, artifact_type: str, key: str, content: Any, *args: Any, **kwargs: Any
@@ -82,27 +82,27 @@ def record(cache: ModuleType, context: Context, patches: Patches) -> None:
 
 
 def count_and_record(session: Session, artifact: Artifact, *, made: bool) -> None:
-    """Count an artifact, which was just made or used, for its graph, and record it."""
+    """Report an artifact for the graph that made or used it, and record it; `made`: this user compiled it."""
     session.emit(ArtifactSeen(**stamp(), type=artifact.type, size=len(artifact.content)))
     session.cache.record(artifact.type, artifact.key, artifact.content, made=made)
 
 
-def restored(session: Session, type: str, key: str, use: Callable[[Artifact], T]) -> T | None:
-    """Return the result of `use` for the newest artifact that is stored; None where it cannot be used."""
+def use_newest(session: Session, type: str, key: str, use: Callable[[Artifact], T]) -> T | None:
+    """Call `use` with the newest stored artifact; return its result, or None after a miss or a failure."""
     for artifact in session.find(type, key)[:1]:
         try:
-            used = use(artifact)
+            result = use(artifact)
         except (OSError, ImportError, FormatError) as error:
             session.rejected(type, key, error)
         else:
             session.cache.mark_restored(type, key)
             count_and_record(session, artifact, made=False)
-            return used
+            return result
     return None
 
 
-def kernels_are_replaced() -> bool:
-    """Return whether Triton runs other code than it compiles, which none of its keys includes."""
+def triton_replaces_kernels() -> bool:
+    """Return whether the user makes Triton run other code than it compiles; its keys leave that out."""
     knobs = sys.modules.get("triton.knobs")
     if knobs is None:
         return False
@@ -110,15 +110,16 @@ def kernels_are_replaced() -> bool:
     return bool(knobs.compilation.override) or hook is not None
 
 
-def _is_unverified(artifact_type: str, content: Any) -> bool:
-    found = getattr(loaded, "unverified", None)
-    if artifact_type == "pgo" and isinstance(found, dict):
-        return found.get("data") == base64.b64encode(content).decode()
-    return found is not None and content is found
+def _is_from_redis(artifact_type: str, content: Any) -> bool:
+    """Return whether torch read this content from its own Redis, where anybody may have written it."""
+    value = getattr(loaded, "unverified", None)
+    if artifact_type == "pgo" and isinstance(value, dict):
+        return value.get("data") == base64.b64encode(content).decode()
+    return value is not None and content is value
 
 
 def write_for_torch(session: Session, type: str, key: str, write: Callable[[], Any]) -> None:
-    """Write an artifact into torch's folder; where that fails, torch compiles."""
+    """Write an artifact into torch's folder. If that fails, torch compiles."""
     try:
         write()
     except OSError as error:
@@ -126,7 +127,7 @@ def write_for_torch(session: Session, type: str, key: str, write: Callable[[], A
 
 
 def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None:
-    """Make the profile of dynamic shapes present before torch reads it, under a job id of the user."""
+    """Write the stored profile of dynamic shapes into torch's folder before torch reads it by the job id."""
     session = context.session
 
     def make_present(key: str) -> None:
@@ -147,10 +148,10 @@ def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None
 
 
 def empty_remote_caches(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Empty torch's remote caches while the session shares: all are a `RedisRemoteCache`.
+    """Make torch's remote caches, all of class `RedisRemoteCache`, empty while the session shares.
 
-    While it does not share, torch's own Redis serves them. torch records the hits of two of them as if it had
-    made them. These artifacts are noted: they must not be stored as if they had been made here.
+    While it does not share, torch's own Redis serves them. torch records the hits of two of them as new
+    artifacts. `loaded.unverified` marks these, so that nbcache does not store them as this user's.
     """
     session = context.session
     unverified = module.RemoteAutotuneCache, module.RemoteDynamoPGOCache

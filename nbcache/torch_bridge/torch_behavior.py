@@ -1,7 +1,7 @@
-"""Everything that differs between releases of torch: one flag a line, with the question that it answers.
+"""All differences between releases of torch: one flag a line, with the question that it answers.
 
-A flag reads torch's version without importing torch. Where a name in torch decides instead, its module must
-be imported; until then the answer is no.
+A flag reads torch's version without importing torch. If a name in torch decides instead, the answer is no
+until the name's module is imported.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class _Flag:
         self.question, self._since, self._among = question, since, among
 
     def __get__(self, instance: object, owner: type) -> bool:
-        here = release(torch_version() or "0.0")
-        return here in self._among if self._among else self._since <= here
+        current = release(torch_version() or "0.0")
+        return current in self._among if self._among else self._since <= current
 
     def __str__(self) -> str:
         return ", ".join(map(spelled, self._among)) or f"since {spelled(self._since)}"

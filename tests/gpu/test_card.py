@@ -40,7 +40,7 @@ from nbcache.torch_bridge import gpus
 begun = time.perf_counter()
 found = gpus.found()
 seconds = time.perf_counter() - begun
-listed = [gpu.name for gpu in gpus._listed()]
+listed = [gpu.name for gpu in gpus._read_proc()]
 import torch
 untouched = not torch.cuda.is_initialized()
 cuda = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]

@@ -82,7 +82,7 @@ def test_a_gpu_that_cannot_be_opened_is_none(ask: Callable[..., list[Any]]) -> N
 
 
 def test_a_driver_that_fails_where_there_is_no_gpu_is_no_matter(ask: Callable[..., list[Any]]) -> None:
-    if any(any(gpus._ROOT.glob(sign)) for sign in gpus._SIGNS) or list(gpus._listed()):
+    if any(any(gpus._ROOT.glob(sign)) for sign in gpus._SIGNS) or list(gpus._read_proc()):
         pytest.skip("there is a GPU")
     found, device, _ = ask(H200, TEST_NVML_FAILS="18")
 
@@ -202,10 +202,10 @@ def test_no_two_ways_to_count_different_gpus_are_one_device(present: Callable[..
 def test_a_variable_that_is_set_while_torch_is_there_is_noticed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = environment.requested()
+    before = environment.variables()
     monkeypatch.setenv(name, "another")
 
-    assert environment.requested() != before
+    assert environment.variables() != before
 
 
 def test_once_cuda_is_used_its_variables_change_nothing(
@@ -214,13 +214,13 @@ def test_once_cuda_is_used_its_variables_change_nothing(
     present(H100, T4)
     monkeypatch.setattr(gpus, "_settled", None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
-    before = environment.requested()
+    before = environment.variables()
     gpus.settle()
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as for children that are to run on the CPU
     gpus.settle()
 
-    assert (gpus.device(), environment.requested()) == (T4, before)
+    assert (gpus.device(), environment.variables()) == (T4, before)
 
 
 # --- what is prewarmed for ----------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Artifacts by type: how each is recorded, and made present before torch looks it up."""
+"""One module for each type of artifact: it records artifacts, and restores them before torch's lookup."""

@@ -1,9 +1,9 @@
 """C++ kernels and instruction-set probes as artifacts: Mega-Cache leaves both out on the CPU.
 
 torch names a kernel's shared object by the whole compiler command line, with the absolute paths of torch and
-Python. So it compiles everything again in another virtual environment. It finds out which vector instructions
-work by compiling and loading a test program. The keys here hold only what the result depends on. The
-session's environment adds torch's build, Python's and the compiler's ABI, and the CPU's instruction sets.
+Python. So it compiles everything again in another virtual environment. To test vector instructions, it
+compiles and loads a program. nbcache's keys hold only inputs that affect the result. The session's
+environment adds torch's build, the ABIs of Python and the compiler, and the CPU's instruction sets.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from nbcache.kernel.events import KernelUsed, SpanEnded, SpanStarted
 from nbcache.storage.types import BUNDLED
 from nbcache.torch_bridge import frames
 from nbcache.torch_bridge.environment import compiler_identity
-from nbcache.torch_bridge.events import must_be_stored, stamp
+from nbcache.torch_bridge.events import check_may_compile, stamp
 from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.providers.graphs import is_foreign
 from nbcache.torch_bridge.recording import loaded
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 KERNELS = "nbcache_kernels"
-"""Folder in torch's cache folder for restored shared objects: kernels, and modules of Triton."""
+"""Folder in torch's cache folder for restored shared objects: kernels, and Triton's modules."""
 CLEARED = "cleared"
-"""File in there whose time says when the user last cleared all."""
+"""File in `KERNELS`. Its modification time is the last time that the user cleared everything."""
 _CLOCK_TICK = 0.01
-"""Seconds by which the clock of file times may be behind."""
+"""Seconds by which the clock of file times may lag behind `time.time()`."""
 _BUILD_VARIABLES = """
     ATEN_CPU_CAPABILITY CFLAGS CPPFLAGS CXX CXXFLAGS LDFLAGS OMP_PREFIX TORCHINDUCTOR_DEBUG_COMPILE
     TORCHINDUCTOR_DEBUG_SYMBOL
@@ -47,11 +47,11 @@ _WORKS = b"1"
 
 
 class IncompleteGraph(Intended, OSError):
-    """A kernel of a stored graph is missing: torch treats it as a miss, and compiles the graph whole."""
+    """A stored graph lacks a kernel. torch treats this error as a miss, and compiles the whole graph."""
 
 
 def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], build_settings: str) -> str:
-    """Return the key of a C++ kernel, by the arguments of `CppCodeCache.load_async` except `submit_fn`."""
+    """Return a C++ kernel's key, from the arguments of `CppCodeCache.load_async` except `submit_fn`."""
     parts = {
         "class": cls.__name__,
         "build settings": build_settings,
@@ -62,7 +62,7 @@ def kernel_key(cls: type, arguments: tuple[Any, ...], options: dict[str, Any], b
 
 
 def provide_kernels(codecache: ModuleType, context: Context, patches: Patches) -> None:
-    """Load stored kernels, and record others: `CppCodeCache.load_async`, which its subclasses share."""
+    """Hook `CppCodeCache.load_async`, which its subclasses share: load stored kernels, record others."""
     if not frames.has(codecache.FxGraphCache, frames.LOOKED_UP_KEY):
         raise TypeError(f"{frames.LOOKED_UP_KEY.function} has no key")
     kernels = _Kernels(codecache, context)
@@ -77,37 +77,37 @@ class _Kernels:
         self._names = build_names(codecache)
         self._classes: set[Any] = set()
         self._files: dict[str, tuple[Path, bool]] = {}
-        """Slot → the file of a kernel that may be stored, and whether it was compiled here."""
+        """Slot → the file of a kernel that may be stored, and whether this kernel process compiled it."""
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Forget torch's pool in a forked child: its threads are missing, and torch (2.13) waits for them."""
+        """Drop torch's pool in a forked child, which lacks its threads: torch (2.13) would wait for them."""
         self._forget()
         self._session.attempt("compiling in a forked process", _renew_pool)
 
     def _forget(self) -> None:
-        """Empty torch's in-process caches, which keep failures, too (2.13), such as those of an interrupt."""
+        """Empty torch's in-process caches: they also keep failures (2.13), such as those of an interrupt."""
         for cls in tuple(self._classes):
             cls.cache.clear()
 
     def load_async(self, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return a function that loads a kernel; IncompleteGraph where a stored graph cannot have it."""
+        """Return a function that loads a kernel; IncompleteGraph if a stored graph lacks its kernel."""
         attempt = self._session.attempt
         self._classes.add(cls)
-        answer = attempt("restoring a kernel", partial(self._stored, cls, args, kwargs))
+        answer = attempt("restoring a kernel", partial(self._restore, cls, args, kwargs))
         key, load = answer or (None, None)
         if load is not None:
             return load
-        # After a fault (no answer) the graph may be a stored one all the same.
+        # After a fault (no answer), too, the graph may be a stored one.
         graph = self._stored_graph() if answer is None or key is not None else None
         if graph is not None:
             if key is not None:
                 load = attempt("restoring a kernel", partial(self._in_folder, cls, key))
             if load is not None:
                 return load
-            if not attempt("asking the CPU", partial(self._may_be_compiled, graph)):
+            if not attempt("asking the CPU", partial(self._can_compile, graph)):
                 raise self._give_up(graph, "is missing")
-        must_be_stored(key or "a C++ kernel")
+        check_may_compile(key or "a C++ kernel")
         began = time.time()
         with self._compiling(graph):
             load = original(cls, *args, **kwargs)
@@ -117,14 +117,14 @@ class _Kernels:
         return recording if graph is not None else cls.cache.setdefault(self._slot(key), recording)
 
     def _slot(self, key: str) -> str:
-        """Return the kernel's name in this process, which may compile for one CPU, then another."""
+        """Return the kernel's name in this process, which may compile for several baselines in turn."""
         baseline = self._context.baseline()
         return key if baseline is None else f"{key} for {baseline.name}"
 
-    def _stored(
+    def _restore(
         self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[str | None, Callable[[], Any] | None]:
-        """Return the kernel's key, if nbcache serves it, and a function that loads it, if it is stored."""
+        """Return the kernel's key, unless nbcache is off, and its loader, unless it is a miss."""
         if not self._context.serving():
             return None, None
         key = kernel_key(cls, args, kwargs, build_settings(self._codecache, self._names))
@@ -142,9 +142,9 @@ class _Kernels:
         return key, None
 
     def _in_folder(self, cls: Any, key: str) -> Callable[[], Any] | None:
-        """Return a function that loads a kernel that was restored since the folder was last cleared.
+        """Return a loader for a kernel that was restored since the folder was last cleared.
 
-        The store may have lost it since.
+        The store may have lost that kernel meanwhile.
         """
         cache_folder = self._codecache.cache_dir()
         cleared = Path(cache_folder, KERNELS, CLEARED)
@@ -160,7 +160,7 @@ class _Kernels:
         return None
 
     def _load(self, cls: Any, artifact: Artifact) -> Callable[[], Any] | None:
-        """Write a stored kernel into torch's folder and load it; None where that fails."""
+        """Write a stored kernel into torch's folder, load it and return its loader; None if that fails."""
         session, slot = self._session, self._slot(artifact.key)
         session.emit(SpanStarted(**stamp(), name="nbcache.restore"))
         try:
@@ -218,23 +218,23 @@ class _Kernels:
             self._session.cache.record("cpp_kernel", key, path.read_bytes, made=True)
 
     def _stored_graph(self) -> str | None:
-        """Return the key of the graph that loads a kernel now, if nbcache has ever provided that graph.
+        """Return the key of the graph that torch loads now, if nbcache has ever restored that graph.
 
         Its source may be vectorized for other instructions than a compiler here would use, and torch's key
-        does not tell them apart: its kernels are loaded as they were stored, or not at all. An OSError while
-        a graph is loaded makes torch treat it as a miss, and compile it whole.
+        leaves these out. So its kernels must be the stored ones. An OSError while torch loads a graph makes
+        torch treat it as a miss, and compile the whole graph.
         """
         key: str | None = frames.read(frames.LOOKED_UP_KEY)
         return key if key is not None and is_foreign(self._codecache, self._session, key) else None
 
-    def _may_be_compiled(self, graph: str) -> bool:
-        """Return whether a graph came in a bundle, and would be compiled here as on its own machine."""
+    def _can_compile(self, graph: str) -> bool:
+        """Return whether a graph is from a torch bundle, and torch uses this CPU's best instructions."""
         loading = sha256(getattr(loaded, "content", b"")).encode()
         bundled = [artifact.content for artifact in self._session.find(BUNDLED, graph)]
         return loading in bundled and _is_best_choice()
 
     def _give_up(self, graph: str, why: str) -> OSError:
-        """Drop a stored graph; return the error by which torch treats it as a miss."""
+        """Drop a stored graph; return an error that makes torch treat it as a miss."""
 
         def drop() -> None:
             self._session.cache.give_up("inductor", graph, "a kernel of it is not there")
@@ -245,7 +245,7 @@ class _Kernels:
 
 
 def _is_best_choice() -> bool:
-    """Return whether torch uses this CPU's best instructions: code for others computes something else."""
+    """Return whether torch uses this CPU's best instructions; code for other ones computes something else."""
     from torch._inductor import cpu_vec_isa
 
     supported = cpu_vec_isa.x86_isa_checker()
@@ -260,10 +260,10 @@ def build_names(codecache: ModuleType) -> list[str]:
 
 
 def build_settings(codecache: ModuleType, names: Iterable[str]) -> str:
-    """Return the settings of these `names`, and the environment variables that the command depends on.
+    """Return the settings `names`, and the environment variables that affect the compiler's command.
 
-    Inductor switches other settings while it compiles, so a hit of the same kernel has other values. The
-    number of threads is included where torch's keys leave it out: some code has room for so many only.
+    Inductor switches other settings while it compiles, so they differ at a later hit of the same kernel. The
+    number of threads is included if torch's keys leave it out: some code is limited to that many threads.
     """
     config = {name: getattr(codecache.config, name) for name in names}
     variables = {name: os.environ[name] for name in _BUILD_VARIABLES.split() if name in os.environ}
@@ -296,11 +296,11 @@ def _renew_pool() -> None:
 
 
 def provide_probes(cpu_vec_isa: ModuleType, context: Context, patches: Patches) -> None:
-    """Store which vector instruction sets work: `VecISA.check_build`. A no may pass, and is not stored."""
+    """Hook `VecISA.check_build`: store that an instruction set works. A failure may be temporary."""
     session = context.session
 
     def look_up(isa: Any, code: str) -> tuple[str | None, bool]:
-        """Return the key of the answer, if one may be stored, and whether a yes is stored."""
+        """Return the probe's key, or None if it cannot be stored, and whether a success is stored."""
         compiler = compiler_identity()
         if compiler is None or not context.serving():
             return None, False
@@ -316,7 +316,7 @@ def provide_probes(cpu_vec_isa: ModuleType, context: Context, patches: Patches) 
         key, works = session.attempt("looking up a probe", partial(look_up, self, code)) or (None, False)
         if works:
             return True
-        must_be_stored(str(self))
+        check_may_compile(str(self))
         works = original(self, code)
         if works and key is not None:
             record = partial(session.cache.record, "probe", key, _WORKS, made=True)

@@ -1,9 +1,9 @@
-"""The times that max-autotune has measured, as artifacts: torch's benchmark file, entry by entry.
+"""Store and restore max-autotune's measured times, the entries in torch's benchmark file, as artifacts.
 
 torch keeps the time of each candidate for a matrix multiplication in one JSON file of its cache folder. A hit
-needs none, but another graph with the same multiplication measures again where the file is gone: seconds to
-minutes. Mega-Cache leaves the file out. One artifact has the times of the candidates that torch compared; the
-times of others are variants under the same key. torch decides whether times may be used: by the file's hash,
+does not need the file. But without it, torch benchmarks the same multiplication in another graph again, for
+seconds to minutes. Mega-Cache leaves the file out. One artifact has the times of the candidates that torch
+compared; times of other candidates are variants under the same key. torch selects times by the file's hash,
 the inputs, the precision, and the hash of each candidate.
 """
 
@@ -31,7 +31,7 @@ _MOST_BYTES = 4 << 20
 
 
 def encode_times(times: Mapping[str, float]) -> bytes:
-    """Return the content of an artifact: hashes of candidates → ms; `inf` where one cannot run."""
+    """Return an artifact's content from candidates' hashes → ms; `inf` if a candidate cannot run."""
     return to_json(TYPE, {"times": {name: None if ms == math.inf else ms for name, ms in times.items()}})
 
 
@@ -44,24 +44,24 @@ def decode_times(content: bytes) -> dict[str, float]:
 
 
 def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> None:
-    """Make candidates' times present before torch compares them: `PersistentCache.lookup`.
+    """Hook `PersistentCache.lookup`: write stored times into torch's file before torch compares them.
 
-    torch first asks without a `benchmark`, to learn whether it must compile candidates. Where the file lacks
-    one of them, torch measures all, so that it compares times of one machine and moment. So stored times go
-    into the file only if they cover all candidates.
+    torch first calls it without a `benchmark`, to see whether it must compile candidates. If the file lacks a
+    candidate, torch measures all, so that it compares times of one machine and moment. So nbcache writes
+    stored times only if they cover all candidates.
     """
     session = context.session
-    counted: set[tuple[str | None, str]] = set()
-    """Compile ids and keys that this cell has counted: a graph looks a key up repeatedly."""
-    session.cell_ended.append(counted.clear)
-    patches.undo(lambda: session.cell_ended.remove(counted.clear))
+    reported: set[tuple[str | None, str]] = set()
+    """Compile ids and keys that this cell has reported: a graph looks a key up repeatedly."""
+    session.cell_ended.append(reported.clear)
+    patches.undo(lambda: session.cell_ended.remove(reported.clear))
     precision_key: Callable[[], str] = (
         codecache.fp32_matmul_precision_key
         if TORCHBEHAVIOR.keys_by_precision
         else codecache.torch.get_float32_matmul_precision
     )
 
-    def stored(key: str) -> Iterator[Artifact]:
+    def variants(key: str) -> Iterator[Artifact]:
         yield from session.cache.find(TYPE, key)
         yield from session.find_shared(TYPE, key)
 
@@ -75,10 +75,10 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
         key, hashes = digest(components(parts)), {choice: choice.hash_key() for choice in choices}
         file = cache.get_local_cache()
         present = file.setdefault(op, {}).setdefault(inputs, {}).setdefault(precision, {})
-        for artifact in stored(key) if set(hashes.values()) - present.keys() else ():
+        for artifact in variants(key) if set(hashes.values()) - present.keys() else ():
             try:
                 times = decode_times(artifact.content)
-                if set(hashes.values()) <= times.keys() and _is_of_use(
+                if set(hashes.values()) <= times.keys() and _has_winner(
                     wanted := {name: times[name] for name in hashes.values()}
                 ):
                     present.update(wanted)
@@ -90,11 +90,11 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
         return key, hashes
 
     def record(key: str, times: dict[str, float], measured: bool) -> None:
-        if not _is_of_use(times):
+        if not _has_winner(times):
             return
         at, content = stamp(), encode_times(times)
-        if (at["compile_id"], key) not in counted:
-            counted.add((at["compile_id"], key))
+        if (at["compile_id"], key) not in reported:
+            reported.add((at["compile_id"], key))
             session.emit(ArtifactSeen(**at, type=TYPE, size=len(content)))
         session.cache.record(TYPE, key, content, made=measured or context.owned())
 
@@ -108,10 +108,10 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
         hint_override: int | None = None,
     ) -> Any:
         present = partial(make_present, self, choices, op, inputs, hint_override)
-        known = session.attempt("restoring what was benchmarked", present)
-        if known is None or benchmark is None:
+        keys = session.attempt("restoring what was benchmarked", present)
+        if keys is None or benchmark is None:
             return original(self, choices, op, inputs, benchmark, hint_override)
-        key, hashes = known
+        key, hashes = keys
         measured = False
 
         def measure(choices: Any) -> dict[Any, float]:
@@ -127,6 +127,6 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
     patches.hook(codecache.PersistentCache, "lookup", lookup)
 
 
-def _is_of_use(times: Mapping[str, float]) -> bool:
-    """Return whether torch can choose by these times; not where no candidate could run, perhaps for now."""
+def _has_winner(times: Mapping[str, float]) -> bool:
+    """Return whether torch can choose a candidate. If none could run, the cause may be temporary."""
     return all(ms >= 0 for ms in times.values()) and any(ms < math.inf for ms in times.values())

@@ -19,8 +19,8 @@ from nbcache.torch_bridge.events import is_restoring_only, stamp
 from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.recording import loaded, write_for_torch
 
-_PROVIDED = "nbcache_graphs"
-"""Folder in torch's cache folder for the keys of graphs that nbcache has put there."""
+_FOREIGN = "nbcache_graphs"
+"""Folder in torch's cache folder with a file for each key under which nbcache wrote graphs."""
 _GRAPH_TYPES = {"FxGraphCache": "inductor", "AOTAutogradCache": "aot_autograd"}
 _CALLS = re.compile(r"async_compile\.(\w+)")
 _OF_TRITON = frozenset({"triton", "wait"})
@@ -30,23 +30,23 @@ _OF_TRITON = frozenset({"triton", "wait"})
 def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) -> None:
     """Write stored graphs into torch's folder before torch looks there.
 
-    torch's remote-cache interface serves one entry a key, while its folder keeps a variant for each set of
-    guards. Where no local graph has guards that hold, the shared level is asked, and then another kernel that
-    compiles it. Where `provide_kernels` is off, torch gets no graph with C++ kernels: their source may need
-    other vector instructions than torch chooses here, and keys leave these out.
+    torch's remote-cache interface serves one entry for each key, while its folder keeps a variant for each
+    set of guards. If no local graph's guards hold, the shared level is looked up. Then this kernel waits for
+    another one that compiles the graph. If `provide_kernels` is off, torch gets no graph with C++ kernels:
+    their source may need other vector instructions than torch chooses here, and keys leave these out.
     """
     session = context.session
 
     def write(cls: Any, type: str, key: str, contents: Sequence[bytes], *, is_restored: bool = True) -> None:
         if contents and type == "inductor":
-            write_for_torch(session, type, key, partial(_note_provided, codecache, key))
+            write_for_torch(session, type, key, partial(_mark_foreign, codecache, key))
         for content in contents:
             write_for_torch(session, type, key, partial(cls._write_to_local_cache, key, content))
         if contents and is_restored:
             session.cache.mark_restored(type, key)
 
     def make_present(cls: Any, type: str, key: str) -> bool:
-        """Write the stored variants of a graph that torch's folder lacks; return whether others may come."""
+        """Write a graph's stored variants that torch's folder lacks; return whether nbcache serves."""
         if not context.serving():
             return False
         try:
@@ -57,18 +57,18 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         contents = [artifact.content for artifact in session.cache.find(type, key)]
         if present:
             contents = [content for content in contents if codecache.sha256_hash(content) not in present]
-        # torch may hit one that was there already.
+        # torch may hit a variant that was present before.
         write(cls, type, key, contents, is_restored=not present)
         return True
 
-    def awaited(key: str, tried: set[bytes]) -> Sequence[Artifact]:
+    def wait(key: str, tried: set[bytes]) -> Sequence[Artifact]:
         session.emit(SpanStarted(**stamp(), name="nbcache.wait"))
         try:
             return session.wait_for_other_kernel(key, tried)
         finally:
             session.emit(SpanEnded(**stamp(), name="nbcache.wait"))
 
-    def untried(
+    def write_new(
         cls: Any, type: str, key: str, tried: set[bytes], ask: Callable[[], Sequence[Artifact]]
     ) -> list[bytes]:
         contents = [artifact.content for artifact in ask() if artifact.content not in tried]
@@ -103,14 +103,14 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
             return
         levels: list[Callable[[], Sequence[Artifact]]] = [partial(session.find_shared, type, key)]
         if type == "inductor" and not is_restoring_only():
-            levels.append(partial(awaited, key, tried))
-        for level in levels:  # after a fault of the one, the other is asked
-            ask = partial(untried, cls, type, key, tried, level)
+            levels.append(partial(wait, key, tried))
+        for level in levels:  # a fault of one level does not prevent the next
+            ask = partial(write_new, cls, type, key, tried, level)
             for content in session.attempt("asking others", ask) or ():
                 tried.add(content)
                 try:
                     candidate = (pickle.loads(content), content, True)
-                except Exception as error:  # torch does the same with what it cannot read
+                except Exception as error:  # torch also skips unreadable entries
                     session.rejected(type, key, error)
                     continue
                 if loads_any or _loads_no_cpp(type, candidate[0]):
@@ -121,13 +121,13 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
 
 
 def is_foreign(codecache: ModuleType, session: Session, key: str) -> bool:
-    """Return whether this kernel or an earlier one has put a graph into torch's folder."""
+    """Return whether nbcache, in this kernel or an earlier one, wrote the graph into torch's folder."""
     level, _ = session.cache.origin_of("inductor", key)
-    return level is not Level.L0 or _provided(codecache, key).exists()
+    return level is not Level.L0 or _foreign_mark(codecache, key).exists()
 
 
 def _loads_no_cpp(type: str | None, entry: Any) -> bool:
-    """Return whether a graph loads no C++ kernel, or an entry of AOTAutograd holds keys only."""
+    """Return whether a graph loads no C++ kernel, or an AOTAutograd entry refers to graphs only by key."""
     if type == "inductor":
         source = str(getattr(entry, "source_code", "CodeCache"))
         return "CodeCache" not in source and {*_CALLS.findall(source)} <= _OF_TRITON
@@ -135,11 +135,11 @@ def _loads_no_cpp(type: str | None, entry: Any) -> bool:
     return parts[0] is not None and not any(hasattr(part, "result") for part in parts)
 
 
-def _note_provided(codecache: ModuleType, key: str) -> None:
-    path = _provided(codecache, key)
+def _mark_foreign(codecache: ModuleType, key: str) -> None:
+    path = _foreign_mark(codecache, key)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
 
-def _provided(codecache: ModuleType, key: str) -> Path:
-    return Path(codecache.cache_dir(), _PROVIDED, key)
+def _foreign_mark(codecache: ModuleType, key: str) -> Path:
+    return Path(codecache.cache_dir(), _FOREIGN, key)

@@ -1,8 +1,8 @@
-"""Triton kernels of a restored graph, their best configurations, and Triton's own modules in C.
+"""Store and restore Triton kernels of graphs, their best configurations, and Triton's own C modules.
 
-A graph brings the machine code of the configurations that were compiled with it (`TritonBundler`). Coordinate
-descent, which `max-autotune` turns on, tries others when the graph first runs: the winner is in no bundle of
-torch, and an artifact here. Best configurations are in bundles, too, and artifacts by themselves.
+A graph contains the machine code of the configurations that were compiled with it (`TritonBundler`).
+Coordinate descent, which `max-autotune` turns on, tries others when the graph first runs. torch bundles its
+winner nowhere, so nbcache stores it as an artifact. Best configurations are separate artifacts.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ from nbcache.torch_bridge.hooks import Context
 from nbcache.torch_bridge.providers.cpp_kernels import compiled_since, place
 from nbcache.torch_bridge.recording import (
     count_and_record,
-    kernels_are_replaced,
     loaded,
-    restored,
+    triton_replaces_kernels,
+    use_newest,
     write_for_torch,
 )
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 KERNEL, MODULE = "triton_kernel", "triton_module"
 _CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
-"""torch's name of each kernel that `max-autotune` compiles only to measure it (2.11, 2.13)."""
+"""torch's name for kernels that `max-autotune` compiles only to benchmark them (2.11, 2.13)."""
 _NAME = re.compile(r"'kernel_name': '([^']*)'")
 _KEY = re.compile(r"[A-Z2-7]{52}")
-"""Triton's hash of a kernel, the name of its folder."""
+"""Triton's hash of a kernel, which is the name of its folder."""
 _CODE = ".cubin"
 _GROUP = "__grp__"
-"""The prefix of Triton's list of a kernel's files, without which it finds none."""
+"""Prefix of the file in which Triton lists a kernel's files. Triton loads no file that is not listed."""
 _ENDINGS = (".json", _CODE)
 _FILE = re.compile(r"\w[\w.]*\.(json|cubin)")
 _FOLDER = b"[nbcache folder]"
-"""The substitute for a kernel's folder in the JSON that is stored."""
+"""Substitute for the path of a kernel's folder in stored JSON."""
 _KNOWN = ("ccflags", "include_dirs", "libraries", "library_dirs")
 _RESTORING = "making a stored tuning result present"
 
 
 def settle_assembler(async_compile: ModuleType, context: Context, patches: Patches) -> None:
-    """Choose ptxas before anything asks for its version, which each key of Triton holds.
+    """Choose ptxas before Triton reads its version, which is part of each Triton key.
 
-    torch chooses its own when it first compiles a kernel: after making keys where a graph compiles, before
-    that where one hits. A user's kernel then has another key.
+    torch chooses its own ptxas when it first loads a kernel. If a graph is compiled, that is after Triton
+    made keys, and if a graph hits, before. So the keys of a user's kernels would differ.
     """
     name = "TRITON_PTXAS_PATH"
-    before = os.environ.get(name)
+    original = os.environ.get(name)
     async_compile._set_triton_ptxas_path()
     ours = os.environ.get(name)
 
     def undo() -> None:
-        if before is None and ours is not None and os.environ.get(name) == ours:
+        if original is None and ours is not None and os.environ.get(name) == ours:
             del os.environ[name]
             async_compile._set_triton_ptxas_path.cache_clear()
 
@@ -77,34 +77,34 @@ def settle_assembler(async_compile: ModuleType, context: Context, patches: Patch
 
 
 def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches) -> None:
-    """Bundle with a graph the kernels that the graph runs, and no candidate of `max-autotune`.
+    """Bundle with a graph the kernels that the graph runs, without candidates of `max-autotune`.
 
-    torch 2.11 bundles all kernels that compiled meanwhile: for each matrix product dozens, which every hit
-    elsewhere writes to disk. Once a kernel has run, 2.13 bundles only those that have: the candidates, and
-    not the graph's own, which hits elsewhere compile again.
+    torch 2.11 bundles all kernels that were compiled with a graph: dozens for each matrix product, which each
+    hit on another machine writes to disk. Once a kernel has run, torch 2.13 bundles only kernels that ran:
+    the candidates, without the graph's own kernels, which a hit on another machine compiles again.
     """
-    bundler, tuner, trying = heuristics.TritonBundler, heuristics.CachingAutotuner, threading.local()
+    bundler, tuner, thread = heuristics.TritonBundler, heuristics.CachingAutotuner, threading.local()
 
-    def within(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = getattr(trying, "now", False)
-        trying.now = self.inductor_meta.get("kernel_name") == _CANDIDATE
+    def precompile(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        outer = getattr(thread, "is_candidate", False)
+        thread.is_candidate = self.inductor_meta.get("kernel_name") == _CANDIDATE
         try:
             return original(self, *args, **kwargs)
         finally:
-            trying.now = before
+            thread.is_candidate = outer
 
-    def unless_trying(original: Any, *args: Any, **kwargs: Any) -> Any:
-        return None if getattr(trying, "now", False) else original(*args, **kwargs)
+    def put_unless_candidate(original: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if getattr(thread, "is_candidate", False) else original(*args, **kwargs)
 
-    def forget(original: Any, *args: Any, **kwargs: Any) -> None:
+    def ignore(original: Any, *args: Any, **kwargs: Any) -> None:
         pass
 
     for name in ("precompile", "_precompile_config"):
-        patches.hook(tuner, name, within)
-    patches.hook(bundler, "put", unless_trying)
-    patches.hook(bundler, "put_static_autotuner", unless_trying)
+        patches.hook(tuner, name, precompile)
+    patches.hook(bundler, "put", put_unless_candidate)
+    patches.hook(bundler, "put_static_autotuner", put_unless_candidate)
     if TORCHBEHAVIOR.bundles_winners:
-        patches.hook(bundler, "put_winner", forget)
+        patches.hook(bundler, "put_winner", ignore)
 
 
 def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) -> None:
@@ -113,22 +113,22 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
         return
     from triton.runtime.cache import FileCacheManager
 
-    session, tuner, looking = context.session, heuristics.CachingAutotuner, threading.local()
+    session, tuner, thread = context.session, heuristics.CachingAutotuner, threading.local()
 
     def note(self: Any, launcher: Any, began: float) -> None:
         """Record a kernel that was compiled since `began` (Unix time), or that is in nbcache's folder."""
-        if kernels_are_replaced():
+        if triton_replaces_kernels():
             return
         compiled = [heuristics.triton_config_to_hashable(one.config) for one in self.compile_results]
         if heuristics.triton_config_to_hashable(launcher.config) in compiled:
-            return  # the graph has it
+            return  # the graph's bundle has it
         folder = Path(heuristics.triton_cache_dir(self.device_props.index), launcher.cache_hash)
         code = next(folder.glob(f"*{_CODE}"), None)
         if code is None:
-            return  # for a GPU of another maker, or in a cache of the user
+            return  # another vendor's GPU, or the user's own cache manager
         ours = context.owned() and Path(heuristics.cache_dir()) in folder.parents
-        made = compiled_since(began, code.stat()) or ours
-        count_and_record(session, Artifact(KERNEL, launcher.cache_hash, pack(folder)), made=made)
+        is_own = compiled_since(began, code.stat()) or ours
+        count_and_record(session, Artifact(KERNEL, launcher.cache_hash, pack(folder)), made=is_own)
 
     def coordinate_descent_tuning(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         began = time.time()
@@ -138,11 +138,11 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
         return best
 
     def _precompile_config(original: Any, self: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
-        looking.now = getattr(config, "found_by_coordesc", False)
+        thread.is_winner = getattr(config, "found_by_coordesc", False)
         try:
             return original(self, config, *args, **kwargs)
         finally:
-            looking.now = False
+            thread.is_winner = False
 
     def make_present(manager: Any) -> bool:
         if not context.serving() or not _KEY.fullmatch(manager.key):
@@ -152,15 +152,15 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
             unpack(artifact.content, Path(manager.cache_dir))
             return True
 
-        return bool(restored(session, KERNEL, manager.key, use))
+        return bool(use_newest(session, KERNEL, manager.key, use))
 
     def get_group(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = original(self, *args, **kwargs)
-        if found is None and getattr(looking, "now", False):
-            looking.now = False
+        group = original(self, *args, **kwargs)
+        if group is None and getattr(thread, "is_winner", False):
+            thread.is_winner = False
             if session.attempt("restoring a tuned kernel", partial(make_present, self)):
-                found = original(self, *args, **kwargs)
-        return found
+                group = original(self, *args, **kwargs)
+        return group
 
     patches.hook(tuner, "coordinate_descent_tuning", coordinate_descent_tuning)
     patches.hook(tuner, "_precompile_config", _precompile_config)
@@ -168,7 +168,7 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
 
 
 def pack(folder: Path) -> bytes:
-    """Return the files of a kernel's folder that running it takes, with paths relative to the folder."""
+    """Return the content of an artifact: the files that a kernel needs to run, with relative paths."""
     contents = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in _ENDINGS}
     files = {}
     for name, content in contents.items():
@@ -181,7 +181,7 @@ def pack(folder: Path) -> bytes:
 
 
 def _group(content: bytes, names: Collection[str], folder: str) -> bytes:
-    """Return Triton's list of files, moved, and reduced to `names`, since Triton 3.8 needs all of them."""
+    """Return Triton's list of files for `folder`, reduced to `names`: Triton 3.8 needs all listed files."""
     try:
         listed = json.loads(content)["child_paths"]
         children = {name: os.path.join(folder, name) for name in listed if name in names}
@@ -191,7 +191,7 @@ def _group(content: bytes, names: Collection[str], folder: str) -> bytes:
 
 
 def unpack(content: bytes, folder: Path) -> None:
-    """Write a packed kernel into `folder`, the list of its files last; FormatError for anything else."""
+    """Write a packed kernel into `folder`, the list of its files last; FormatError for other content."""
     files: dict[str, bytes] = {}
     for name, text in from_json(content, KERNEL).object("files").items():
         if not _FILE.fullmatch(name) or not isinstance(text, str):
@@ -210,12 +210,12 @@ def unpack(content: bytes, folder: Path) -> None:
         elif name.endswith(".json"):
             files[name] = files[name].replace(_FOLDER, os.fsencode(folder))
     folder.mkdir(parents=True, exist_ok=True)
-    for name in in_order:  # another process may be compiling into the same folder just now
+    for name in in_order:  # another process may compile into this folder at the same time
         write_whole(folder / name, files[name])
 
 
 def module_key(src: str, name: str, options: dict[str, Any]) -> str:
-    """Return the key of a module, without the `options` that name folders of headers and libraries."""
+    """Return a module's key, which leaves out the `options` for folders of headers and libraries."""
     parts = {
         "source": src,
         "name": name,
@@ -228,11 +228,11 @@ def module_key(src: str, name: str, options: dict[str, Any]) -> str:
 
 
 def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> None:
-    """Load Triton's C modules where they are stored, and record the others.
+    """Load Triton's C modules if they are stored, and record the others.
 
-    They are `cuda_utils` and each launcher of a kernel without a static launcher. On a fresh machine each
-    takes the C compiler, Python's headers and tenths of a second. The session's environment adds Triton's
-    version, the Python ABI and the C library's.
+    They are `cuda_utils`, and a launcher for each kernel without a static launcher. On a fresh machine each
+    needs the C compiler, Python's headers and tenths of a second. The session's environment adds Triton's
+    version and the ABIs of Python and the C library.
     """
     session = context.session
 
@@ -242,7 +242,7 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
         key = session.attempt("restoring a module of Triton", partial(key_of, read, name, args, options))
         if key is None:
             return compile()
-        module = session.attempt("restoring a module of Triton", partial(stored, key, name))
+        module = session.attempt("restoring a module of Triton", partial(restore, key, name))
         if module is None:
             began = time.time()
             module = compile()
@@ -252,17 +252,17 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
     def key_of(read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any) -> str | None:
         return None if args or not context.serving() else module_key(read(), name, options)
 
-    def stored(key: str, name: str) -> Any:
+    def restore(key: str, name: str) -> Any:
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-        return restored(session, MODULE, key, lambda artifact: _loaded(name, place(cache_dir(), artifact)))
+        return use_newest(session, MODULE, key, lambda artifact: _load(name, place(cache_dir(), artifact)))
 
     def note(key: str, module: ModuleType, began: float) -> None:
-        """Record a module that was compiled since `began` (Unix time), or by this user before."""
+        """Record a module; it is this user's if compiled since `began` (Unix time) or by this user before."""
         path = Path(str(module.__file__))
         status = path.stat()
-        made = compiled_since(began, status) or (context.owned() and status.st_uid == os.getuid())
-        count_and_record(session, Artifact(MODULE, key, path.read_bytes()), made=made)
+        is_own = compiled_since(began, status) or (context.owned() and status.st_uid == os.getuid())
+        count_and_record(session, Artifact(MODULE, key, path.read_bytes()), made=is_own)
 
     def compile_module_from_src(original: Any, src: str, name: str, *args: Any, **options: Any) -> Any:
         compile = partial(original, src, name, *args, **options)
@@ -278,7 +278,7 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
         patches.hook(driver, "compile_module_from_src", compile_module_from_src)
 
 
-def _loaded(name: str, path: Path) -> ModuleType:
+def _load(name: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no module")
@@ -288,7 +288,7 @@ def _loaded(name: str, path: Path) -> ModuleType:
 
 
 def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Make a kernel's best configuration present before this process reads it; 2.11 has another module."""
+    """Write a kernel's best configuration before this process reads it; torch 2.11 has another module."""
     backend = vars(module).get("LocalCacheBackend") or vars(module).get("_LocalAutotuneCacheBackend")
     if backend is None and module.__name__.endswith("autotune_cache"):
         raise AttributeError(f"{module.__name__} has no backend for this machine")
@@ -317,7 +317,7 @@ def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches
         elsewhere = async_compile.AsyncCompile.use_process_pool()
         if not elsewhere or async_compile.CompiledTritonKernels.get(source) is not None:
             return  # no worker compiles it: `provide_autotune` serves this process
-        file = get_path(get_hash(source.strip()), "py")[2]  # where `PyCodeCache.write` will put it
+        file = get_path(get_hash(source.strip()), "py")[2]  # the path that `PyCodeCache.write` will use
         cache = AutotuneCache.create({}, file, "")
         if cache is not None and cache.local_cache is not None:
             path = cache.local_cache[1]
@@ -329,7 +329,7 @@ def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches
         if name == _CANDIDATE:
             return
         session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
-        # A kernel that came with its graph has kept the id of the compile that made it, in another process.
+        # A kernel from a graph's bundle still has the compile id of another process.
         tuner = getattr(async_compile.CompiledTritonKernels.get(source), "static_autotuner", None)
         if tuner is not None:
             tuner.compile_id = CompileContext.current_compile_id()
@@ -349,9 +349,9 @@ def _tuning_key(path: str) -> str:
 
 
 def _provide_tuning(context: Context, path: str, write: Callable[[bytes], Any]) -> None:
-    """Write the configuration that is stored for `path`, unless there is a file.
+    """Write the stored configuration for `path`, unless the file exists.
 
-    torch joins the key to its cache folder unchecked, so only keys in torch's form pass.
+    torch joins the key to its cache folder unchecked, so nbcache rejects keys in other forms than torch's.
     """
     key = _tuning_key(path)
     if AUTOTUNE_KEY.fullmatch(key) and context.serving() and not os.path.exists(path):
