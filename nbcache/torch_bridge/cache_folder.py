@@ -77,8 +77,7 @@ class CacheFolder:
         """The folder that nbcache serves, its own or the user's; None if torch got the last resort."""
         self._originals: dict[str, str | None] = {}
         """Changed environment variables → their original values."""
-        self._unset: set[str] = set()
-        """Environment variables that `leave` has removed."""
+        self._unset_by_leave: set[str] = set()
         self._disowned = False
         """True once others' code is, or is about to be, where torch looks."""
 
@@ -120,19 +119,19 @@ class CacheFolder:
         """Restore the environment variables that name torch's folder, unless the user has set them since."""
         for name, value in self._originals.items():
             current = os.environ.get(name)
-            is_ours = name in self._unset if current is None else _is_below(current, self._given)
+            is_ours = name in self._unset_by_leave if current is None else _is_below(current, self._given)
             if is_ours and value is not None:
                 os.environ[name] = value
             elif is_ours:
                 os.environ.pop(name, None)
         self._originals.clear()
-        self._unset.clear()
+        self._unset_by_leave.clear()
         self._given = self._expected = None
 
     def leave(self) -> None:
         """Give torch the folder that it has without nbcache, unless that may hold others' code.
 
-        torch's keys are incomplete from now on. The end of a `fresh_cache()` may set nbcache's folder again.
+        torch then uses its own keys, which are incomplete. `fresh_cache()` restores variables at its end.
         """
         value = os.environ.get(FOLDER)
         folder = Path(value or os.devnull)
@@ -140,7 +139,7 @@ class CacheFolder:
             for name in (FOLDER, _TRITON_FOLDER):
                 if _is_below(os.environ.get(name, ""), value):
                     self._originals.setdefault(name, os.environ.pop(name))
-                    self._unset.add(name)
+                    self._unset_by_leave.add(name)
         if self.session is not None:
             self.default.check()
 
@@ -363,7 +362,7 @@ def secure(folder: Path) -> bool:
         raise _error(folder, fault)
     if fault is None and _has_private_mode(folder):
         return False
-    # Moved first: no other kernel may trust it, and torch may find no file whose removal fails.
+    # Moved away first, so that no other kernel trusts it, and torch finds no leftovers of the removal.
     aside = folder.with_name(f"{folder.name}_{secrets.token_hex(8)}")
     folder.rename(aside)
     _make(folder)

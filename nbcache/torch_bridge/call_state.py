@@ -10,7 +10,6 @@ import contextlib
 import dis
 import functools
 import mmap
-import operator
 import random
 import sys
 import types
@@ -161,7 +160,7 @@ def _contents(container: Any, base: Any) -> list[Any]:
 
 def _fill(container: Any, base: Any, contents: list[Any]) -> None:
     current = _contents(container, base)
-    if len(current) != len(contents) or any(map(operator.is_not, current, contents)):
+    if len(current) != len(contents) or any(a is not b for a, b in zip(current, contents, strict=True)):
         base.clear(container)
         items = zip(contents[::2], contents[1::2], strict=True) if issubclass(base, dict) else contents
         (base.update if hasattr(base, "update") else base.extend)(container, items)

@@ -83,7 +83,6 @@ def is_restoring_only() -> bool:
 
 
 def check_may_compile(name: str) -> None:
-    """Raise NotStored for the artifact `name` if this thread may only restore."""
     if is_restoring_only():
         raise NotStored(name)
 

@@ -44,7 +44,6 @@ class Found:
 
 @functools.cache
 def found() -> Found:
-    """Return this machine's GPUs: from NVML, or else from /proc, or else from device files."""
     try:
         import pynvml
     except ImportError:

@@ -47,7 +47,7 @@ def chosen(name: str) -> Baseline | None:
         why = f"this CPU lacks {' '.join(lacking)}"
     elif (mode := os.environ.get(_MODE, _NORMAL)) != _NORMAL:
         why = f"with {_MODE}={mode} torch compiles where nbcache is not"
-    elif (compiler := _unable_compiler(name)) is not None:
+    elif (compiler := _compiler_that_rejects(name)) is not None:
         why = f"{compiler} does not know -march={name}"
     if why is not None:
         usable = [OFF, *(other.name for other in BASELINES.values() if not environment.lacking(other))]
@@ -59,8 +59,7 @@ def chosen(name: str) -> Baseline | None:
     return baseline
 
 
-def _unable_compiler(name: str) -> str | None:
-    """Return the name of the C++ compiler if it rejects `-march=<name>`; else None."""
+def _compiler_that_rejects(name: str) -> str | None:
     program, command = compiler()
     if command is None:  # restored artifacts need no compiler
         return None

@@ -111,7 +111,6 @@ def triton_replaces_kernels() -> bool:
 
 
 def _is_from_redis(artifact_type: str, content: Any) -> bool:
-    """Return whether torch read this content from its own Redis, where anybody may have written it."""
     value = getattr(loaded, "unverified", None)
     if artifact_type == "pgo" and isinstance(value, dict):
         return value.get("data") == base64.b64encode(content).decode()
