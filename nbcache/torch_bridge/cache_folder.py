@@ -461,8 +461,8 @@ def _remove(folder: Path) -> None:
 class DefaultFolder:
     """Replaces torch's default folder with the result of `other` if others can have written to it.
 
-    Despite TORCHINDUCTOR_CACHE_DIR, torch keeps some files in its default folder, such as precompiled headers,
-    which are part of every kernel. Anybody can foresee that folder's name in the temp folder.
+    Despite TORCHINDUCTOR_CACHE_DIR, torch keeps some files in its default folder: pickles and precompiled
+    headers, which are part of every kernel. Anybody can foresee that folder's name in the temp folder.
     """
 
     def __init__(self, other: Callable[[], Path]) -> None:
