@@ -68,7 +68,7 @@ class SharedClient:
     def compiled(self, thread: int) -> None:
         """Let the kernels go on that wait for what a thread has compiled, once that is published."""
         for environment, key in self._claims.pop(thread, []):
-            self._cache.submit(partial(self.level.compiled, environment, _GRAPH, key))
+            self._cache.submit(partial(self.level.finish_compile, environment, _GRAPH, key))
 
     def _expected_seconds(self, function: str) -> float:
         timings = self.level.timings

@@ -1,1 +1,1 @@
-"""Sharing: live between kernels, as snapshots, and whom the user trusts."""
+"""Sharing of artifacts, live between kernels and as snapshots, and trust in their signers."""

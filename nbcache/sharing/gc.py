@@ -1,4 +1,4 @@
-"""Remove from a store artifacts that kernels shared live and have stopped using."""
+"""Removes from a store artifacts that kernels shared live and no longer use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nbcache.storage.encoding import decode_manifest, unpack
 
 MAX_AGE_SECONDS = 30 * 86400.0
 _FRESH_SECONDS = 86400.0
-"""A newer artifact may belong to a cell that still runs, and is published after it."""
+"""A newer artifact may belong to a running cell; the manifest that names it is published later."""
 _BATCH = 16
 
 
@@ -31,38 +31,38 @@ class Removed:
 def remove_unused(
     store: Store, max_age: float = MAX_AGE_SECONDS, *, clock: Callable[[], float] = time.time
 ) -> Removed:
-    """Remove what no publication of any signer has used for `max_age` seconds; may raise StoreError."""
-    now = clock()
-    listed = list(store.keys(LIVE))  # before publications: what is put later is not looked at
+    """Remove artifacts that no publication has used for `max_age` seconds; may raise StoreError."""
+    began = clock()
+    listed = list(store.keys(LIVE))  # before publications, so that newer artifacts stay
     named: set[str] = set()
-    old: list[str] = []
+    stale: list[str] = []
     problems: list[NbcacheError] = []
     for key, value in read_batches(store, store.keys(NOTEBOOK), _BATCH):
         try:
-            used = set(_slots_in_use(value, since=now - max_age))
-        except CorruptEntry:  # it names nothing to anybody
-            old.append(key)
+            used = set(_slots_in_use(value, since=began - max_age))
+        except CorruptEntry:  # nobody can read it
+            stale.append(key)
             continue
         except FormatError as error:
             error.where = f"{key} in {store.name}"
             problems.append(error)
             continue
         named |= used
-        old += [] if used else [key]
+        stale += [] if used else [key]
     if problems:
         return Removed(kept=len(listed), problems=tuple(problems))
     removed = 0
     for key, value in read_batches(store, [key for key in listed if key not in named], _BATCH):
-        if _newest_time(value) < now - min(max_age, _FRESH_SECONDS):
+        if _newest_time(value) < began - min(max_age, _FRESH_SECONDS):
             store.delete(key)
             removed += 1
-    for key in old:
+    for key in stale:
         store.delete(key)
-    left = {key.split("/")[1] for key in store.keys(NOTEBOOK)}
+    notebooks = {key.split("/")[1] for key in store.keys(NOTEBOOK)}
     for key in list(store.keys(PUBLISHERS)):
-        if key.removeprefix(PUBLISHERS) not in left:
+        if key.removeprefix(PUBLISHERS) not in notebooks:
             store.delete(key)
-    return Removed(removed, len(listed) - removed, len(old))
+    return Removed(removed, len(listed) - removed, len(stale))
 
 
 def _slots_in_use(value: bytes, *, since: float) -> Iterator[str]:

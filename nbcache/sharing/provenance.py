@@ -1,6 +1,6 @@
-"""The statement of who compiled an artifact, signed by its maker, that goes wherever the artifact goes.
+"""Signed statements of who compiled an artifact; a statement is stored and sent with its artifact.
 
-docs/formats.md has its grammar (version 1, frozen), and docs/snapshots.md ("Who compiled what") the threats,
+docs/formats.md has the grammar (version 1, frozen). docs/snapshots.md ("Who compiled what") has the threats,
 and how a statement answers each.
 """
 
@@ -26,9 +26,9 @@ _FORMAT = "nbcache.statement"
 _STANDING_SECONDS = 1.0
 _REMEMBERED = 4096
 _MOST_CHECKED = _REMEMBERED
-"""Each takes a tenth of a millisecond, once."""
+"""Checking one takes a tenth of a millisecond; the result is cached."""
 _MOST_WRONG = 16
-"""Wrong signatures are checked again each time; only a deceiver has so many."""
+"""Failures are not cached, so each is checked again; only an attacker has so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Statement:
     ref: ArtifactRef
     packed: Packed
     user: str = ""
-    """By the maker's own account."""
+    """The maker's claim, which nobody verifies; so is `host`."""
     host: str = ""
 
     def encode(self) -> bytes:
@@ -57,7 +57,7 @@ class Statement:
 
     @classmethod
     def decode(cls, content: bytes) -> Statement:
-        """Return the statement that `content` holds; raises CorruptEntry or UnsupportedVersion."""
+        """Return the statement in `content`; raises CorruptEntry or UnsupportedVersion."""
         fields = from_json(content, _FORMAT)
         ref = replace(ref_of(fields), provenance=None)
         return cls(
@@ -69,13 +69,13 @@ class Statement:
             host=fields.text("host"),
         )
 
-    def signed(self, keyring: Keyring, purpose: Purpose = Purpose.ARTIFACT) -> Provenance:
+    def sign(self, keyring: Keyring, purpose: Purpose = Purpose.ARTIFACT) -> Provenance:
         content = self.encode()
         return Provenance(content, keyring.sign(purpose, content).encode())
 
 
 @lru_cache(_REMEMBERED)
-def verified(provenance: Provenance) -> tuple[Statement, str]:
+def verify(provenance: Provenance) -> tuple[Statement, str]:
     """Return a statement and its signer, trusted or not; raises FormatError or BadSignature."""
     signer = Signature.signer(provenance.signature, Purpose.ARTIFACT, provenance.statement)
     return Statement.decode(provenance.statement), signer
@@ -87,7 +87,7 @@ def _signer(signature: bytes) -> str:
 
 
 def signed_by(provenance: Provenance) -> str:
-    """Return the fingerprint of a signer, empty without one; the signature is not checked again."""
+    """Return the signer's fingerprint, empty without one; the signature is not checked again."""
     try:
         return _signer(provenance.signature)
     except (FormatError, TrustError):
@@ -114,10 +114,10 @@ class Made:
 
 
 def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
-    """Return for each of `refs` the fingerprint of its maker and their statement of it.
+    """Return the fingerprint and the statement of the maker of each of `refs`.
 
-    The fingerprint is empty without a right signature of a statement of this artifact. Beyond a bound on all
-    or on wrong ones signatures are not checked.
+    The fingerprint is empty unless a valid signature covers a statement of this artifact. After many
+    signatures, or some invalid ones, the rest are not checked.
     """
     by_ref: list[tuple[str, Statement | None]] = []
     checked = wrong = 0
@@ -127,7 +127,7 @@ def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
         if provenance != UNSIGNED and checked < _MOST_CHECKED and wrong < _MOST_WRONG:
             checked += 1
             with suppress(FormatError, TrustError):
-                statement, fingerprint = verified(provenance)
+                statement, fingerprint = verify(provenance)
                 author = (fingerprint, statement) if _is_of(statement, ref) else author
             wrong += author[1] is None
         by_ref.append(author)
@@ -135,7 +135,7 @@ def authors(refs: Iterable[ArtifactRef]) -> list[tuple[str, Statement | None]]:
 
 
 def made_by(refs: Iterable[ArtifactRef]) -> dict[str, Made]:
-    """Return the makers of `refs` by fingerprint, empty for unsigned artifacts; most first."""
+    """Return fingerprint → maker, most artifacts first; unsigned artifacts have an empty fingerprint."""
     makers: dict[str, Made] = {}
     for fingerprint, statement in authors(ref for ref in refs if ref.provenance is not None):
         maker = makers.get(fingerprint) or Made(0, *((statement.user, statement.host) if statement else ()))
@@ -148,12 +148,12 @@ def _is_of(statement: Statement, ref: ArtifactRef) -> bool:
 
 
 class Judge:
-    """Judges whose artifacts may be used, by `keyring` and `policy` as they are now. Safe for any thread."""
+    """Decides whose artifacts may be used, by the current `keyring` and `policy`. Safe for any thread."""
 
     def __init__(self, keyring: Callable[[], Keyring], policy: Callable[[], Policy]) -> None:
         self._keyring = keyring
         self._policy = policy
-        self._known: dict[str, tuple[float, Standing]] = {}
+        self._cached: dict[str, tuple[float, Standing]] = {}
 
     @property
     def policy(self) -> Policy:
@@ -162,14 +162,14 @@ class Judge:
     def check(self, ref: ArtifactRef, is_bound: Callable[[Statement], bool]) -> None:
         """Raise FormatError or TrustError unless an artifact from elsewhere may be used.
 
-        Its statement must be of this artifact and, by `is_bound`, for the environment in question, and the
-        policy must admit its signer.
+        Its statement must be of this artifact and, by `is_bound`, for the right environment. The policy must
+        admit its signer.
         """
         provenance = ref.provenance or UNSIGNED
         if provenance == UNSIGNED:
             admit(self.policy, None)
             return
-        statement, fingerprint = verified(provenance)
+        statement, fingerprint = verify(provenance)
         if not _is_of(statement, ref) or not is_bound(statement):
             raise corrupt(
                 "the statement beside an artifact is that of another one, or for another environment"
@@ -177,7 +177,7 @@ class Judge:
         self._admit(fingerprint)
 
     def admit_stored(self, ref: ArtifactRef) -> None:
-        """Raise TrustError unless what is stored here may be used: its statement was checked when it came."""
+        """Raise TrustError unless a stored artifact may be used; its statement was checked on arrival."""
         if ref.provenance is not None:
             self._admit(signed_by(ref.provenance))
 
@@ -190,17 +190,17 @@ class Judge:
             ) from None
 
     def mark(self) -> str:
-        """Return a mark for torch's folder: another one once a signer was removed, and with `trust=off`."""
+        """Return a suffix for torch's folder; it changes with `trust=off` and when a signer is removed."""
         if self.policy is Policy.OFF:
             return "-off"
         try:
-            removed = self._keyring().removed()
-        except TrustError:  # nobody else is trusted, then
+            removed = self._keyring().removal_mark()
+        except TrustError:  # then nobody else is trusted
             removed = b"?"
         return f"-{sha256(removed)[:8]}" if removed else ""
 
     def forget(self) -> None:
-        self._known.clear()
+        self._cached.clear()
 
     def name(self, fingerprint: str) -> str:
         return self._keyring().name(fingerprint)
@@ -209,26 +209,26 @@ class Judge:
         return self._keyring().introduce(fingerprint, user, host)
 
     def standing(self, fingerprint: str) -> Standing:
-        """Return who a signer is to the user, as of a second ago at most."""
-        now = time.monotonic()
-        if (known := self._known.get(fingerprint)) is not None and now - known[0] < _STANDING_SECONDS:
-            return known[1]
+        """Return whether the user trusts a signer, by keys read at most a second ago."""
+        moment = time.monotonic()
+        if (cached := self._cached.get(fingerprint)) is not None and moment - cached[0] < _STANDING_SECONDS:
+            return cached[1]
         standing = self._keyring().standing(fingerprint)
-        self._known[fingerprint] = (now, standing)
+        self._cached[fingerprint] = (moment, standing)
         return standing
 
 
 def statement_of(
     environment: Environment, ref: ArtifactRef, packed: Packed, user: str, host: str
 ) -> Statement:
-    whole, rest = scope(environment, ref.type), scope(environment, ref.type, cpu=False)
-    return Statement(whole, rest, replace(ref, provenance=None), packed, user, host)
+    scope_digest, without_cpu = scope(environment, ref.type), scope(environment, ref.type, cpu=False)
+    return Statement(scope_digest, without_cpu, replace(ref, provenance=None), packed, user, host)
 
 
 def is_bound(statement: Statement, environment: Environment) -> bool:
     """Return whether a statement is for `environment`.
 
-    A graph beside a GPU may be for the CPU or not, and nothing tells: who took the snapshot answers for that.
+    Beside a GPU the CPU may differ: graphs do not state their device. The snapshot's signer vouches for that.
     """
     type = statement.ref.type
     if statement.environment == scope(environment, type):

@@ -1,12 +1,12 @@
-"""The artifacts that may run here, by the user's Ed25519 key, the trusted signers, and the policy.
+"""Decides which artifacts may run, by the user's Ed25519 key, the trusted signers, and the policy.
 
-Artifacts are code. What comes from elsewhere is used only if it was signed by oneself or by someone
-whom the user has named (`nbcache.core.signature`).
+Artifacts are code. An artifact from elsewhere is used only if the user or a trusted signer has signed it
+(`nbcache.core.signature`).
 
 The folder, which only its owner may read or write::
 
-    key                    one's own private key: PKCS #8, PEM, unencrypted
-    trusted/<fingerprint>  a signer who is trusted: {"name": text, "added": Unix seconds}, as JSON
+    key                    the user's private key: PKCS #8, PEM, unencrypted
+    trusted/<fingerprint>  a trusted signer: {"name": text, "added": Unix seconds}, as JSON
     removed                the last time at which trust in a signer ended: Unix seconds, as text
 
 A fingerprint is the SHA-256 of the 32 bytes of a public key, 64 hexadecimal digits.
@@ -64,12 +64,12 @@ def spelled(fingerprint: str) -> str:
 
 
 def short(fingerprint: str) -> str:
-    """Return the beginning of `spelled`: as much as tells one signer from another at a glance."""
+    """Return the beginning of `spelled`, long enough to distinguish signers at a glance."""
     return spelled(fingerprint[:_SHOWN])
 
 
 def says(user: str, host: str) -> str:
-    """Return `says user@host`, the only words for what a signer states: anybody can state it."""
+    """Return `says user@host`, the wording for a claim of a signer that nobody has verified."""
     origin = "@".join(one_line(part, _LONGEST_STATED) for part in (user, host) if part)
     return f"says {origin}" if origin else ""
 
@@ -93,8 +93,8 @@ def admit(policy: Policy, standing: Standing | None, fingerprint: str = "") -> N
 class Keyring:
     """The user's own key and the trusted signers, in a folder that only the user can enter.
 
-    Nothing is made before it is needed. Any number of processes may use the folder. Methods raise TrustError
-    where the folder is not safe or cannot be used.
+    Files are created when they are first needed. Any number of processes may use the folder. Methods raise
+    TrustError if the folder is unsafe or unusable.
     """
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -107,7 +107,7 @@ class Keyring:
         return Signature(key.public_key().public_bytes_raw(), key.sign(message(purpose, content)))
 
     def fingerprint(self) -> str:
-        """Return the fingerprint of the user's key, which is made at its first use."""
+        """Return the fingerprint of the user's key, which is created at first use."""
         return sha256(self._private_key().public_key().public_bytes_raw())
 
     def own(self) -> str | None:
@@ -125,7 +125,7 @@ class Keyring:
         return signer.name if signer is not None else ""
 
     def introduce(self, fingerprint: str, user: str = "", host: str = "") -> str:
-        """Return what the user calls a signer, and then the `user` and `host` that the signer states."""
+        """Return the user's name for a signer, and the `user` and `host` that the signer claims."""
         if fingerprint == self.own():
             return f"you on {one_line(host, _LONGEST_STATED)}" if host else "you"
         called = self.name(fingerprint) or short(fingerprint)
@@ -140,7 +140,7 @@ class Keyring:
         return sorted(filter(None, signers), key=lambda signer: (signer.added, signer.fingerprint))
 
     def add(self, fingerprint: str, name: str = "") -> TrustedSigner:
-        """Trust a signer, with a new name if one is given; ConfigError where another signer has that name."""
+        """Trust a signer, and rename it if `name` is given; ConfigError if another signer has that name."""
         digits = _digits(fingerprint)
         if not is_sha256(digits):
             raise ConfigError(
@@ -161,7 +161,7 @@ class Keyring:
                 f"%nbcache trust remove {short(namesakes[0])}",
             )
         if not name:
-            with suppress(TrustError):  # this repairs a file that is damaged
+            with suppress(TrustError):  # a damaged file is replaced below
                 name = self.name(fingerprint)
         signer = TrustedSigner(fingerprint, name, self._clock())
         text = json.dumps({"added": signer.added, "name": name})
@@ -175,12 +175,12 @@ class Keyring:
         self._write(self.folder / _REMOVED, repr(self._clock()).encode(), replace=True)
         return removed
 
-    def removed(self) -> bytes:
-        """Return bytes that change whenever trust in a signer ends; empty where that never was."""
+    def removal_mark(self) -> bytes:
+        """Return bytes that change whenever trust in a signer ends; empty before the first time."""
         return self._content(self.folder / _REMOVED) or b""
 
     def find(self, signer: str) -> TrustedSigner:
-        """Return the signer with this name or beginning of the fingerprint; ConfigError unless it is one."""
+        """Return the signer with this name or start of a fingerprint; ConfigError unless one matches."""
         trusted = self.trusted()
         matches = [other for other in trusted if is_called(other.fingerprint, signer)]
         matches = matches or [other for other in trusted if other.name == signer]
@@ -240,7 +240,7 @@ class Keyring:
         )
 
     def _content(self, path: Path) -> bytes | None:
-        """Return the bytes of a file that nobody else can read or write; None where it is not there."""
+        """Return the bytes of a file that nobody else can read or write; None if it does not exist."""
         self._check(path.parent)
         self._check(path)
         with self._using("cannot be read", path), suppress(FileNotFoundError):
@@ -256,15 +256,15 @@ class Keyring:
             write_whole(path, content, mode=0o600, durable=True, replace=replace)
 
     def _check(self, path: Path) -> None:
-        """Raise TrustError where others could have written, or could read, what is at `path`."""
+        """Raise TrustError if other users may have written or can read the file or folder at `path`."""
         is_root = path == self.folder
         with self._using("cannot be read", path):
             try:
-                status = path.stat(follow_symlinks=is_root)  # a link to a folder of the user's own is fine
+                status = path.stat(follow_symlinks=is_root)  # a link to the user's own folder is fine
             except FileNotFoundError:
                 return
-        wanted = stat.S_ISDIR if is_root or path == self.folder / _TRUSTED else stat.S_ISREG
-        if not wanted(status.st_mode) or status.st_uid != os.geteuid():
+        has_right_type = stat.S_ISDIR if is_root or path == self.folder / _TRUSTED else stat.S_ISREG
+        if not has_right_type(status.st_mode) or status.st_uid != os.geteuid():
             raise TrustError(
                 "this is not yours alone, so what it says of keys is not believed",
                 where=str(path),
@@ -279,12 +279,12 @@ class Keyring:
             )
 
     @contextmanager
-    def _using(self, what: str, path: Path) -> Iterator[None]:
+    def _using(self, problem: str, path: Path) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise TrustError(
-                f"keys and trusted signers {what}: {error.strerror or error}",
+                f"keys and trusted signers {problem}: {error.strerror or error}",
                 where=str(path),
                 next_step="check the folder, or set NBCACHE_TRUST_DIR to one that is yours",
             ) from error

@@ -180,6 +180,6 @@ def test_content_that_would_be_far_longer_than_its_bytes_is_not_unpacked(reader:
     bomb = replace(
         statement, ref=replace(statement.ref, size=1 << 40), packed=replace(statement.packed, size=1 << 40)
     )
-    said = bomb.signed(keyring)
+    said = bomb.sign(keyring)
     assert reader.contents(encode_shared([Variant(said.statement, said.signature, whole.packed)])) == []
     assert "much longer" in reader.said[-1]

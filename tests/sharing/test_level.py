@@ -345,7 +345,7 @@ def test_closing_twice_and_using_what_is_closed_does_nothing(store: Store, level
     one.close(SECONDS)
     publish(one, b"another graph")
     one.publish_manifest(Manifest(HERE, "model.ipynb", ()))
-    one.compiled(HERE, "inductor", "one")
+    one.finish_compile(HERE, "inductor", "one")
     assert found(one) == [] and one.publications("model.ipynb") == []
     assert not one.wait_for_other_kernel(HERE, "inductor", "one", 5.0)
     assert found(level(store)) == [b"a graph"]
@@ -360,7 +360,7 @@ def test_a_forked_child_asks_publishes_and_waits_for_nothing(store: Store, level
 
     def in_the_child() -> bool:
         publish(one, b"another graph")
-        one.compiled(HERE, "inductor", "one")
+        one.finish_compile(HERE, "inductor", "one")
         nothing = not found(one) and not one.wait_for_other_kernel(HERE, "inductor", "one", 5.0)
         one.close(SECONDS)
         return nothing and one.flush(SECONDS)

@@ -449,7 +449,7 @@ def stated(
     """Return an artifact with its maker's statement."""
     ref = ArtifactRef("inductor", key, sha256(content), len(content), 1.0, 1.0)
     packed = Packed(len(content), 9, "1" * 64)
-    said = statement_of(environment, ref, packed, "ada", "engine").signed(Keyring(person.keys))
+    said = statement_of(environment, ref, packed, "ada", "engine").sign(Keyring(person.keys))
     return replace(ref, provenance=said)
 
 

@@ -160,7 +160,7 @@ def test_a_broken_attachment_can_be_taken_out(tmp_path: Path) -> None:
 def test_what_is_no_notebook_carries_nothing(text: str) -> None:
     data = (text + " " * 10 + in_notebook.MIME + in_notebook.MANIFEST_MIME).encode()
     assert in_notebook.carried(data) == ([], [])
-    assert in_notebook.referred(data) == set()
+    assert in_notebook.referenced_digests(data) == set()
     for broken in (text.encode(), data):
         with pytest.raises(SnapshotError):
             in_notebook.decode_notebook(broken, "here")

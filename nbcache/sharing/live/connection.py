@@ -1,6 +1,6 @@
-"""A store that others run, as one kernel uses it: what it reads, and what it has written in the background.
+"""A kernel's connection to a shared store: it reads at once, and writes in the background.
 
-A store that fails is left alone for a while, and what was to be written meanwhile waits.
+After a failure, the kernel does not use the store for a while, and its writes wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nbcache.storage.backends.open import leases_of
 T = TypeVar("T")
 
 _BATCH = 16
-"""Entries that are read in one round trip: all of them have its deadline."""
+"""Entries that are read in one round trip, and so within one deadline."""
 _MOST_PENDING = 256 << 20
 _PROBE = "probe"
 _PROBE_SECONDS = 0.001
@@ -31,14 +31,14 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds for which kernels leave a shared store alone, and wait for each other."""
+    """Seconds for which kernels pause after a store's failure, and wait for each other."""
 
     first_pause: float = 2.0
     longest_pause: float = 300.0
     steady: float = 60.0
-    """A store that fails again within this time is left alone for longer."""
+    """If a store fails again within this time, the next pause is longer."""
     lease: float = 10.0
-    """After this time without a heartbeat a kernel that compiles counts as dead."""
+    """After this time without a heartbeat, a compiling kernel is considered dead."""
     heartbeat: float = 3.0
     least_expected: float = 5.0
     usually_expected: float = 60.0
@@ -60,9 +60,9 @@ class _Task:
 class Connection:
     """Reads a store at once, and writes in the background. Safe to use from any thread.
 
-    After a failure the store is left alone for a while that doubles each time, and a thread asks it. So only
-    the first caller that meets a failure waits for it. A store that is full or a replica is still read. `say`
-    gets one-line notices. Each pause waits for `closed`, which `stop` sets.
+    After a failure the store is unused for a pause that doubles each time, and a thread probes it. So only
+    the first caller waits for a store that fails. A full or read-only store is still read. `say` gets
+    one-line notices. Each pause ends early if `stop` sets `closed`.
     """
 
     def __init__(
@@ -78,21 +78,21 @@ class Connection:
         self.timings = timings
         self.leases = leases_of(store)
         self.failure: StoreError | None = None
-        """Why it is not read, or not written to, now; None where it is both."""
+        """The fault that stopped writing, or reading and writing; None while both work."""
         self._is_readable = True
         self._turn = 0
-        """The thread that asks; an earlier one ends."""
+        """Number of the thread that probes; earlier ones end."""
         self._pause = timings.first_pause
         self._back_at = -timings.steady
         self._closed = closed or threading.Event()
-        self._worker = Worker(self._failed)
+        self._worker = Worker(self._report_failure)
         self._lock = ForkSafeLock()
         self._unsent: list[_Task] = []
         self.pending = 0
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child, which reads and writes nothing."""
+        """Close the connection in a forked child, which reads and writes nothing."""
         self._closed = threading.Event()
         self._closed.set()
 
@@ -125,7 +125,7 @@ class Connection:
     def read_batches(
         self, keys: Sequence[str], most_bytes: int
     ) -> Iterator[tuple[Sequence[str], Mapping[str, bytes]]]:
-        """Yield some of `keys`, with their values, for each round trip; until it has read `most_bytes`."""
+        """Yield a batch of `keys` and its values for each round trip, until `most_bytes` are read."""
         read = 0
         for batch in batches(keys, _BATCH):
             if read >= most_bytes or (values := self.read(partial(self.store.get_many, batch))) is None:
@@ -134,7 +134,7 @@ class Connection:
             yield batch, values
 
     def write(self, size: int, write: Callable[[], object], name: str) -> bool:
-        """Give the worker `write`, which holds `size` bytes, for when the store is on; False if it can't."""
+        """Queue `write`, which holds `size` bytes, until the store is on; return whether that worked."""
         if self.closed:
             return False
         with self._lock:
@@ -148,7 +148,7 @@ class Connection:
     def _do(self, task: _Task) -> None:
         waits = False
         try:
-            waits = not self._is_written(task) and task.tries > 0
+            waits = not self._try_task(task) and task.tries > 0
         finally:
             with self._lock:
                 if waits:
@@ -157,10 +157,10 @@ class Connection:
                     self.pending -= task.size
         if not task.tries:
             self.note(f"{task.name} could not be written {_TRIES} times, and is not shared: {task.problem}")
-        elif waits and self.can_write:  # it is back just now
+        elif waits and self.can_write:  # the store has recovered
             self._send_again()
 
-    def _is_written(self, task: _Task) -> bool:
+    def _try_task(self, task: _Task) -> bool:
         while task.tries and self.can_write:
             try:
                 task.write()
@@ -177,7 +177,7 @@ class Connection:
             self._worker.submit(partial(self._do, task))
 
     def flush(self, timeout: float | None) -> bool:
-        """Wait until all is written; False where `timeout` seconds were too few, or the store is off."""
+        """Wait for pending writes; False after `timeout` seconds, or if the store is off."""
         return self.closed or (self._worker.flush(timeout) and not self._unsent)
 
     def stop(self) -> None:
@@ -196,10 +196,10 @@ class Connection:
         self._turn_off(error, readable=isinstance(error, StoreFull | StoreReadOnly))
 
     def fails_to_write(self, error: StoreError) -> None:
-        """Stop writing, and reading only where that fails as well; for threads that nobody waits for.
+        """Stop writing, and also reading if that fails too; for threads that nobody waits for.
 
-        A store that still reads and writes something else goes on: only the one value was at fault. A part of
-        a store may be away while others answer, so a value is tried again only after a pause.
+        If the store still reads and writes a probe, only the one value was at fault, and the store stays on.
+        After StoreUnavailable writing pauses even so: one part of a store may be down while others answer.
         """
         if not isinstance(error, StoreFull | StoreReadOnly):
             try:
@@ -215,7 +215,7 @@ class Connection:
 
     def ask(self) -> None:
         if self.failure is not None and not self.closed:
-            self._answers()
+            self._probe()
 
     def _turn_off(self, error: StoreError, *, readable: bool) -> None:
         with self._lock:
@@ -231,18 +231,18 @@ class Connection:
         until = "written to until it can be" if readable else "asked until it answers"
         self.note(f"{error.what}, so it is not {until} again.{next_step}")
         if not self.closed:
-            start_thread(partial(self._ask_again, self._turn), "probe")  # without a thread it stays off
+            start_thread(partial(self._probe_later, self._turn), "probe")  # without a thread it stays off
 
-    def _ask_again(self, turn: int) -> None:
+    def _probe_later(self, turn: int) -> None:
         while not self._closed.wait(self._pause):
             if turn != self._turn:
                 return
             self._pause = min(2 * self._pause, self.timings.longest_pause)
-            if self.failure is None or self._answers():
+            if self.failure is None or self._probe():
                 return
 
-    def _answers(self) -> bool:
-        """Ask the store, and use it again as far as it answers; return whether it does so in all."""
+    def _probe(self) -> bool:
+        """Probe the store, and use it again as far as it works; return whether all of it works."""
         try:
             self.store.get(_PROBE)
             if not self._is_readable:
@@ -258,8 +258,8 @@ class Connection:
             self._send_again()
         return True
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         if isinstance(error, NbcacheError):
             self.note(f"what was compiled is not shared: {error.with_next_step()}")
-        else:  # a bug of nbcache must be seen
+        else:  # users should report a bug in nbcache
             self.say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")

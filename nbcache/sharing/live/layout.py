@@ -1,9 +1,9 @@
 """Keys and values of a store that kernels share live. docs/formats.md has both (version 1, frozen).
 
-A statement binds the artifact to its environment, type and key: one that lies under another key is refused.
-The maker of an artifact signs for `Purpose.ARTIFACT`, and whoever passes it on leaves that as it is; a
-publisher of a notebook's manifest signs for `Purpose.PUBLICATION`. Only the framing is judged here:
-`nbcache.sharing.live.level` checks the signature and its signer.
+A statement binds the artifact to its environment, type and key, so a copy under another key is refused. An
+artifact's maker signs for `Purpose.ARTIFACT`, and kernels that pass it on keep this signature. The publisher
+of a notebook's manifest signs for `Purpose.PUBLICATION`. This module checks only the framing;
+`nbcache.sharing.live.level` checks signatures and signers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nbcache.storage.manifests import notebook_digest
 LIVE, NOTEBOOK, PUBLISHERS = "live/", "notebook/", "publishers/"
 
 MAX_VARIANTS = 32
-"""As many signers who do not trust each other find their own artifacts under one key."""
+"""So many signers who do not trust each other can publish their own artifacts under one key."""
 _MAGIC, _VERSION = b"NBCS", 1
 _HEADER = struct.Struct(">4sBB")
 _PARTS = (
@@ -35,7 +35,7 @@ _PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One artifact as it is stored, not judged."""
+    """One stored artifact, before any check of its signature."""
 
     statement: bytes
     signature: bytes
@@ -43,7 +43,7 @@ class Variant:
 
 
 def encode_shared(variants: Sequence[Variant]) -> bytes:
-    """Return the value of these variants; FormatError where a part is longer than is read."""
+    """Return the value of these variants; FormatError if a part is longer than readers accept."""
     parts = [_HEADER.pack(_MAGIC, _VERSION, len(variants))]
     for variant in variants:
         for name, length, longest in _PARTS:
@@ -67,18 +67,18 @@ def decode_shared(value: bytes) -> list[Variant]:
     _, version, count = _HEADER.unpack_from(value)
     if version != _VERSION or count > MAX_VARIANTS:
         raise corrupt("a shared entry has a version or a number of variants that never was")
-    variants, at = [], _HEADER.size
+    variants, offset = [], _HEADER.size
     for _ in range(count):
         parts = []
         for name, length, longest in _PARTS:
-            size = int.from_bytes(value[at : at + length.size])
-            at += length.size
-            if size > longest or at + size > len(value):
+            size = int.from_bytes(value[offset : offset + length.size])
+            offset += length.size
+            if size > longest or offset + size > len(value):
                 raise corrupt(f"a shared entry's {name} is longer than may be, or than what is there")
-            parts.append(value[at : at + size])
-            at += size
+            parts.append(value[offset : offset + size])
+            offset += size
         variants.append(Variant(*parts))
-    if at != len(value):
+    if offset != len(value):
         raise corrupt("a shared entry has bytes after its end")
     return variants
 

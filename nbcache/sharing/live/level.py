@@ -1,7 +1,7 @@
-"""The shared level: signed artifacts and manifests that kernels publish and find on a store of many.
+"""The shared level: a store in which kernels publish and find signed artifacts and manifests.
 
-What is read passes, in this order: signature, length, digest, policy, and that the statement is of the key
-that was asked for. Only then is it decompressed. What fails is absent, and is said once.
+Each value that is read passes these checks: signature, length, policy, digest, and that its statement is of
+the requested key. Only then is it decompressed. A value that fails is ignored, with one notice.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from nbcache.storage.manifests import union
 from nbcache.storage.types import type_of
 
 _WORTH = 5
-"""A lookup that finds something may take so many times as long as one in vain: it spares a compile."""
+"""A lookup that hits may take so many times as long as one that misses, since it saves a compile."""
 _MOST_COMPARED = 256 << 20
 _OVERHEAD_BYTES = 1 << 20
 _MOST_STRANGERS = 3
 _PUTS = 3
 _PUBLICATION = "publication"
-"""torch asks for no artifact of this type."""
+"""A type that torch never looks up."""
 _MOST_PUBLICATIONS, _MOST_PUBLISHED = 128, 16 << 20
-"""Bounds on the publications of a notebook and their bytes: a team may have thousands of a common name."""
+"""Bounds on a notebook's publications and their bytes: a team may have thousands for a common name."""
 _LISTED_BYTES = 65 * _MOST_PUBLICATIONS
 _REF_BYTES = 400
 _DAY_SECONDS = 86400.0
@@ -83,7 +83,7 @@ class Publication:
 
 
 class SharedLevel(Connection):
-    """One shared store, for one kernel and any thread; lookups in vain end after `wait_seconds` in a cell."""
+    """A kernel's shared store, for any thread. A cell stops lookups after `wait_seconds` of misses."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class SharedLevel(Connection):
         self.holder: Holder | None = None
         self._signer = signer
         self._wait_seconds = wait_seconds
-        self._waited = self._in_vain = 0.0
+        self._waited = self._fruitless = 0.0
         self._found = self._published = 0
         self._known: set[tuple[str, str]] = set()
         self._refused: set[str] = set()
@@ -115,10 +115,10 @@ class SharedLevel(Connection):
         return SharedFigures(self.name, self._found, self._published, self.pending, self.why_off or None)
 
     def begin_cell(self) -> None:
-        self._waited = self._in_vain = 0.0
+        self._waited = self._fruitless = 0.0
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for what is to be written, and let go of everything. Idempotent."""
+        """Wait up to `timeout` seconds for pending writes, then release everything. Idempotent."""
         if self.closed:
             return
         self.flush(timeout)
@@ -130,25 +130,25 @@ class SharedLevel(Connection):
     # --- lookups --------------------------------------------------------------------------------
 
     def find(self, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
-        """Return the entries that may be used under torch's `key`, newest first, in one round trip."""
+        """Return the usable entries under torch's `key`, newest first, in one round trip."""
         if self._is_slow():
             return []
         began = time.monotonic()
         entries = self.read(partial(self._look_up, environment, type, key)) or []
         spent = time.monotonic() - began
-        self._waited_in_vain(spent / _WORTH if entries else spent)
+        self._add_fruitless_wait(spent / _WORTH if entries else spent)
         return entries
 
     def present(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
-        """Return those of `refs` under whose keys there is something, whoever compiled it; reads nothing."""
+        """Return the `refs` for which any signer has published an entry, without reading the entries."""
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
-        there = self.read(partial(self.store.present, list(slots))) or ()
-        return [ref for slot, ref in slots.items() if slot in there]
+        stored_slots = self.read(partial(self.store.present, list(slots))) or ()
+        return [ref for slot, ref in slots.items() if slot in stored_slots]
 
     def find_many(
         self, environment: Environment, refs: Iterable[ArtifactRef], *, most_bytes: int
     ) -> Iterator[VerifiedEntry]:
-        """Yield the usable entries of these, until `most_bytes` of usable and other entries are read."""
+        """Yield the usable entries for `refs`, until `most_bytes` of usable and other entries are read."""
         slots = {slot_of(environment, ref.type, ref.key): ref for ref in refs}
         for _, values in self.read_batches(list(slots), most_bytes):
             for slot, value in values.items():
@@ -161,7 +161,7 @@ class SharedLevel(Connection):
     def _usable(self, value: bytes, environment: Environment, type: str, key: str) -> list[VerifiedEntry]:
         entries, slot = [], slot_of(environment, type, key)
         for entry in self._admit(value, slot):
-            if _place_of(entry.statement) == (scope(environment, type), type, key):
+            if _binding(entry.statement) == (scope(environment, type), type, key):
                 entries.append(entry)
             else:
                 self.note("an entry that was signed for another key was refused")
@@ -170,7 +170,7 @@ class SharedLevel(Connection):
         return entries
 
     def _admit(self, value: bytes, slot: str, purpose: Purpose = Purpose.ARTIFACT) -> Iterator[VerifiedEntry]:
-        """Yield the variants of trusted signers that are right; no notice quotes anything of the others."""
+        """Yield the valid variants of admitted signers; notices quote nothing from other variants."""
         try:
             variants = decode_shared(value)
         except FormatError as error:
@@ -178,7 +178,7 @@ class SharedLevel(Connection):
             return
         for variant in variants:
             try:
-                yield self._signer.checked(variant, purpose)
+                yield self._signer.check(variant, purpose)
             except (BadSignature, FormatError) as error:
                 self._refuse(slot, error)
             except UntrustedSigner as error:
@@ -191,7 +191,7 @@ class SharedLevel(Connection):
                 self.note(f"an entry is not used: {error.with_next_step()}")
 
     def _refuse(self, slot: str, error: NbcacheError) -> None:
-        """Name the first key whose value is refused for a reason; the log names all keys."""
+        """Give a notice with the first key that is refused for a reason; the log names all keys."""
         logger.info("refused %s: %s", slot, error)
         if error.what not in self._refused:
             self._refused.add(error.what)
@@ -200,7 +200,7 @@ class SharedLevel(Connection):
     def _is_slow(self) -> bool:
         return self._waited > self._wait_seconds
 
-    def _waited_in_vain(self, seconds: float) -> None:
+    def _add_fruitless_wait(self, seconds: float) -> None:
         self._waited += seconds
         if self._is_slow() and self.can_read:
             self.say(f"{self.name} is slow: the rest of this cell does not ask it")
@@ -212,16 +212,16 @@ class SharedLevel(Connection):
     ) -> list[VerifiedEntry]:
         """Return the entries that another kernel publishes under `key` while this one waits.
 
-        The wait ends after the `expected` seconds, which are the bound on all waits in vain of a cell as
-        well. Without entries this kernel compiles, and the others wait until it calls `compiled`. Entries
-        that were `tried`, by digest, are not waited for.
+        The wait ends after the `expected` seconds, which also bound all fruitless waits of a cell together.
+        If no entries are returned, this kernel compiles, and the others wait until it calls
+        `finish_compile`. Entries whose digests were `tried` are ignored.
         """
         if self._flights is None or not self.can_write or self._is_slow():
             return []
         began, waits = time.monotonic(), False
-        patience = max(0.0, expected - self._in_vain)
+        patience = max(0.0, expected - self._fruitless)
 
-        def arrived() -> list[VerifiedEntry] | None:
+        def fetch_new() -> list[VerifiedEntry] | None:
             entries = self._look_up(environment, type, key)
             return [entry for entry in entries if entry.statement.ref.digest not in tried] or None
 
@@ -231,23 +231,23 @@ class SharedLevel(Connection):
 
         try:
             slot = slot_of(environment, type, key)
-            if entries := self._flights.wait(slot, arrived, expected, wait_for, patience):
+            if entries := self._flights.wait(slot, fetch_new, expected, wait_for, patience):
                 return entries
         except StoreError as error:
             self.fails(error)
         spent = time.monotonic() - began
         if waits:
-            self._in_vain += spent
+            self._fruitless += spent
         else:
-            self._waited_in_vain(spent)
+            self._add_fruitless_wait(spent)
         return []
 
-    def compiled(self, environment: Environment, type: str, key: str) -> None:
-        """Let others go on, once all that was handed to `publish` before is written, or could not be."""
+    def finish_compile(self, environment: Environment, type: str, key: str) -> None:
+        """Let other kernels continue, after earlier writes by `publish` have ended or failed."""
         if self._flights is not None and not self.closed:
-            self._worker.submit(partial(self._let_go, self._flights, slot_of(environment, type, key)))
+            self._worker.submit(partial(self._release, self._flights, slot_of(environment, type, key)))
 
-    def _let_go(self, flights: SingleFlight, slot: str) -> None:
+    def _release(self, flights: SingleFlight, slot: str) -> None:
         if not self.can_read:
             flights.forget(slot)
             return
@@ -259,18 +259,18 @@ class SharedLevel(Connection):
     # --- artifacts ------------------------------------------------------------------------------
 
     def lacks(self, environment: Environment, ref: ArtifactRef) -> bool:
-        """Return whether an artifact is to be published: this kernel has not seen it there."""
+        """Return whether to publish an artifact: this kernel has not seen it in the store."""
         return not self.closed and (slot_of(environment, ref.type, ref.key), ref.digest) not in self._known
 
     def absent(self, environment: Environment, refs: Iterable[ArtifactRef]) -> list[ArtifactRef]:
         """Return the refs for which neither their compiler nor this user has published an entry.
 
-        Entries of others don't count: who is served here need not trust them. Beyond `_MOST_COMPARED` bytes,
-        no further refs are compared, nor returned.
+        Entries of other signers are ignored, since readers need not trust them. After `_MOST_COMPARED`
+        bytes, the remaining refs are neither compared nor returned.
         """
         try:
             own = self._signer.keyring().fingerprint()
-        except TrustError:  # publishing says so
+        except TrustError:  # publishing gives a notice
             return list(refs)
         wanted: dict[str, list[tuple[str, ArtifactRef]]] = {}
         for ref in refs:
@@ -280,8 +280,8 @@ class SharedLevel(Connection):
         lacking: list[ArtifactRef] = []
         for batch, values in self.read_batches(list(wanted), _MOST_COMPARED):
             for slot in batch:
-                there = self._makers(values.get(slot, b""), environment, wanted[slot][0][1])
-                lacking += [ref for maker, ref in wanted[slot] if not there & {own, maker}]
+                makers = self._makers(values.get(slot, b""), environment, wanted[slot][0][1])
+                lacking += [ref for maker, ref in wanted[slot] if not makers & {own, maker}]
         return lacking
 
     def _makers(self, value: bytes, environment: Environment, ref: ArtifactRef) -> set[str]:
@@ -290,8 +290,8 @@ class SharedLevel(Connection):
             statements = filter(None, map(self._signer.statement_of, decode_shared(value)))
         except FormatError:
             return set()
-        wanted = (scope(environment, ref.type), ref.type, ref.key)
-        return {signer for statement, signer in statements if _place_of(statement) == wanted}
+        binding = (scope(environment, ref.type), ref.type, ref.key)
+        return {signer for statement, signer in statements if _binding(statement) == binding}
 
     def publish(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
         slot = slot_of(environment, ref.type, ref.key)
@@ -304,15 +304,15 @@ class SharedLevel(Connection):
         self.write(0, partial(self._remove, slot, digest), slot)
 
     def _write(self, slot: str, environment: Environment, ref: ArtifactRef, packed: bytes) -> None:
-        if (ours := self._signer.variant(environment, ref, packed)) is None:
+        if (own_variant := self._signer.variant(environment, ref, packed)) is None:
             return
-        maker = _maker_of(ours)
+        maker = _maker_of(own_variant)
         written = False
         for _ in range(_PUTS):
-            others = self._others(self.store.get(slot), maker, ref, again=written)
-            if others is None:
+            variants = self._other_variants(self.store.get(slot), maker, ref, again=written)
+            if variants is None:
                 break
-            self.store.put(slot, encode_shared(_fairly([(maker, ours), *others])))
+            self.store.put(slot, encode_shared(_fair_selection([(maker, own_variant), *variants])))
             written = True
         self._published += written
 
@@ -321,40 +321,40 @@ class SharedLevel(Connection):
             value = self.store.get(slot)
             try:
                 variants = [] if value is None else decode_shared(value)
-            except FormatError:  # that of a newer nbcache, too, is left alone
+            except FormatError:  # a newer nbcache may have written it
                 return
-            signed = [(self._signer.statement_of(variant), variant) for variant in variants]
-            left = [variant for pair, variant in signed if pair is None or pair[0].ref.digest != digest]
-            if len(left) == len(variants):
+            pairs = [(self._signer.statement_of(variant), variant) for variant in variants]
+            remaining = [variant for pair, variant in pairs if pair is None or pair[0].ref.digest != digest]
+            if len(remaining) == len(variants):
                 return
-            self.store.put(slot, encode_shared(left))
+            self.store.put(slot, encode_shared(remaining))
 
-    def _others(
+    def _other_variants(
         self, value: bytes | None, maker: str, ref: ArtifactRef, *, again: bool
     ) -> list[tuple[str, Variant]] | None:
         """Return the variants to keep beside `ref` of `maker`, with their signers; None to write nothing."""
         try:
-            others = [] if value is None else decode_shared(value)
+            variants = [] if value is None else decode_shared(value)
         except UnsupportedVersion:
-            return None  # a newer nbcache's: it is left alone
+            return None  # a newer nbcache has written it
         except FormatError:
-            others = []
-        beside: list[tuple[str, Variant]] = []
-        for variant in others:
+            variants = []
+        to_keep: list[tuple[str, Variant]] = []
+        for variant in variants:
             try:
-                there = self._signer.checked(variant)
-            except (UntrustedSigner, UnsupportedVersion):  # others may trust them, or know that version
-                beside.append((_maker_of(variant), variant))
+                entry = self._signer.check(variant)
+            except (UntrustedSigner, UnsupportedVersion):  # other kernels may use it
+                to_keep.append((_maker_of(variant), variant))
                 continue
             except (BadSignature, FormatError):
                 continue
-            if (there.signer, there.statement.ref.digest) == (maker, ref.digest):
-                return None  # it is there already
-            if not (there.signer == maker and type_of(ref.type).grows):
-                beside.append((there.signer, variant))
+            if (entry.signer, entry.statement.ref.digest) == (maker, ref.digest):
+                return None  # it is stored already
+            if not (entry.signer == maker and type_of(ref.type).grows):
+                to_keep.append((entry.signer, variant))
             elif ref.provenance is not None or again:
-                return None  # who passes on does not know which of another's is the newest
-        return beside
+                return None  # only the maker knows which of its variants is the newest
+        return to_keep
 
     # --- manifests of a notebook ----------------------------------------------------------------
 
@@ -363,8 +363,8 @@ class SharedLevel(Connection):
         self.write(size, partial(self._write_manifest, manifest), manifest.notebook)
 
     def publications(self, notebook: str) -> list[Publication]:
-        """Return the usable publications of a notebook, newest first; of very many, some."""
-        names = self.read(partial(self._listed, notebook)) or []
+        """Return the usable publications of a notebook, newest first, up to a bound."""
+        names = self.read(partial(self._publishers_of, notebook)) or []
         slots = [layout.publications(notebook) + name for name in names[:_MOST_PUBLICATIONS]]
         publications: list[Publication] = []
         for _, values in self.read_batches(slots, _MOST_PUBLISHED):
@@ -379,64 +379,64 @@ class SharedLevel(Connection):
             except FormatError as error:
                 self.note(f"a publication was refused: {error}")
                 continue
-            if _place_of(entry.statement) == (manifest.environment.digest, _PUBLICATION, notebook):
+            if _binding(entry.statement) == (manifest.environment.digest, _PUBLICATION, notebook):
                 yield Publication(entry, manifest)
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        """Write a manifest united with that of this publisher's other kernels, unless that is new enough."""
+        """Write a manifest, merged with this publisher's stored one, unless that one is recent and equal."""
         environment, notebook = manifest.environment, manifest.notebook
         signer = self._signer.keyring().fingerprint()
         publisher = {"environment": environment.digest, "host": self._signer.host, "signer": signer}
         name = keys.digest(keys.components(publisher))
         slot = layout.publications(notebook) + name
         published = self._publications_in(self.store.get(slot) or encode_shared([]), slot, notebook)
-        there = [publication.manifest for publication in published if publication.found.signer == signer]
-        earlier = union(environment, notebook, there)
-        whole = union(environment, notebook, [manifest, earlier])
-        now = time.time()
+        manifests = [publication.manifest for publication in published if publication.found.signer == signer]
+        earlier = union(environment, notebook, manifests)
+        merged = union(environment, notebook, [manifest, earlier])
+        timestamp = time.time()
         last_used = max((ref.used for ref in earlier.artifacts), default=0.0)
-        if _names(whole) == _names(earlier) and last_used > now - _DAY_SECONDS:
+        if _identities(merged) == _identities(earlier) and last_used > timestamp - _DAY_SECONDS:
             return
-        content = encode_manifest(whole)
-        ref = ArtifactRef(_PUBLICATION, notebook, sha256(content), len(content), now, now)
+        content = encode_manifest(merged)
+        ref = ArtifactRef(_PUBLICATION, notebook, sha256(content), len(content), timestamp, timestamp)
         variant = self._signer.publication(environment.digest, ref, pack(content))
         self.store.put(slot, encode_shared([variant]))
-        # Of two kernels that change the list at once one may be lost, until it publishes something next.
-        listed = self._listed(notebook)
+        # If two kernels change the list at once, one is missing in it until it publishes again.
+        listed = self._publishers_of(notebook)
         if name not in listed:
             names = [name, *listed][:_MOST_PUBLICATIONS]
             self.store.put(layout.publishers(notebook), "\n".join(names).encode())
 
-    def _listed(self, notebook: str) -> list[str]:
-        """Return the publishers in a notebook's list, which nobody signs, and which promises nothing."""
+    def _publishers_of(self, notebook: str) -> list[str]:
+        """Return the publishers in a notebook's list, which is unsigned and may be wrong."""
         value = (self.store.get(layout.publishers(notebook)) or b"")[:_LISTED_BYTES]
         return [line for line in value.decode("ascii", errors="replace").split("\n") if is_sha256(line)]
 
 
-def _place_of(statement: Statement) -> tuple[str, str, str]:
+def _binding(statement: Statement) -> tuple[str, str, str]:
     return statement.environment, statement.ref.type, statement.ref.key
 
 
 def _maker_of(variant: Variant) -> str:
-    """Return the fingerprint of who signed a variant, which is not checked; empty where nobody did."""
+    """Return the fingerprint of a variant's signer, unchecked; empty if it is unsigned."""
     return signed_by(Provenance(variant.statement, variant.signature))
 
 
-def _fairly(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
-    """Return as many variants as a value may hold: the newest of each signer, then the second of each, …"""
+def _fair_selection(variants: Iterable[tuple[str, Variant]]) -> list[Variant]:
+    """Return the variants that fit into a value: the newest of each signer, then each second one, …"""
     turns: Counter[str] = Counter()
     ordered = []
-    for place, (signer, variant) in enumerate(variants):
-        ordered.append((turns[signer], place, variant))
+    for position, (signer, variant) in enumerate(variants):
+        ordered.append((turns[signer], position, variant))
         turns[signer] += 1
-    chosen: dict[int, Variant] = {}
-    left = MAX_VALUE_BYTES - _OVERHEAD_BYTES
-    for _, place, variant in sorted(ordered, key=lambda entry: entry[:2]):
-        if len(chosen) < MAX_VARIANTS and len(variant.packed) <= left:
-            chosen[place] = variant
-            left -= len(variant.packed)
-    return [chosen[place] for place in sorted(chosen)]
+    selected: dict[int, Variant] = {}
+    room = MAX_VALUE_BYTES - _OVERHEAD_BYTES
+    for _, position, variant in sorted(ordered, key=lambda entry: entry[:2]):
+        if len(selected) < MAX_VARIANTS and len(variant.packed) <= room:
+            selected[position] = variant
+            room -= len(variant.packed)
+    return [selected[position] for position in sorted(selected)]
 
 
-def _names(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:
+def _identities(manifest: Manifest) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str, str]]]:
     return {ref.identity for ref in manifest.artifacts}, {graph.identity for graph in manifest.graphs}

@@ -1,4 +1,4 @@
-"""One kernel among those that share a store: how it signs, and whom it believes."""
+"""Signs a kernel's artifacts for a shared store, and checks the signatures of other kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nbcache.core.model import UNSIGNED, ArtifactRef, Environment, Packed, Prove
 from nbcache.core.settings import Policy
 from nbcache.core.signature import Purpose, Signature
 from nbcache.sharing.live.layout import Variant
-from nbcache.sharing.provenance import Statement, statement_of, verified
+from nbcache.sharing.provenance import Statement, statement_of, verify
 from nbcache.sharing.trust import Keyring, Standing, admit
 from nbcache.storage.compatibility import scope
 from nbcache.storage.encoding import is_bomb, unpack
@@ -30,14 +30,14 @@ class VerifiedEntry:
         return replace(self.statement.ref, provenance=self.provenance)
 
     def unpack(self) -> bytes:
-        """Return the content; CorruptEntry where it is another than was signed."""
+        """Return the content; CorruptEntry if it is not the signed one."""
         ref = self.statement.ref
         return unpack(self.packed, size=ref.size, digest=ref.digest)
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Signs what a kernel publishes, and says what to believe of others; TrustError if keys are unusable."""
+    """Signs a kernel's artifacts, and checks those of other kernels; TrustError if keys are unusable."""
 
     keyring: Callable[[], Keyring]
     policy: Callable[[], Policy]
@@ -45,7 +45,7 @@ class Signer:
     host: str = ""
 
     def introduce(self, fingerprint: str, user: str, host: str) -> str:
-        """Return what the user calls a signer and what the signer states; `another kernel` without one."""
+        """Return the user's name for a signer and the signer's claims; `another kernel` without a signer."""
         with suppress(TrustError):
             if fingerprint:
                 return self.keyring().introduce(fingerprint, user, host)
@@ -62,35 +62,35 @@ class Signer:
         return "" if self.keyring().standing(fingerprint) is Standing.UNKNOWN else fingerprint
 
     def variant(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> Variant | None:
-        """Return an artifact with its maker's signed statement; the user's, if it was compiled here.
+        """Return an artifact with its maker's signed statement; the user signs one if it was compiled here.
 
-        None for others' work that cannot be passed on as theirs: it is unsigned, depends on something that
-        `environment` lacks, or is here in another frame than theirs.
+        None for a foreign artifact that cannot be passed on: it is unsigned, its statement is for another
+        environment, or it is stored here in another frame than its maker's.
         """
-        held = _frame_of(ref, packed)
+        frame = _frame_of(ref, packed)
         if ref.provenance is None:
-            said = statement_of(environment, ref, held, self.user, self.host).signed(self.keyring())
-            return Variant(said.statement, said.signature, packed)
+            provenance = statement_of(environment, ref, frame, self.user, self.host).sign(self.keyring())
+            return Variant(provenance.statement, provenance.signature, packed)
         try:
-            statement, _ = verified(ref.provenance)
+            statement, _ = verify(ref.provenance)
         except (FormatError, TrustError):
             return None
-        wanted = (ref.identity, held, scope(environment, ref.type))
+        wanted = (ref.identity, frame, scope(environment, ref.type))
         if (statement.ref.identity, statement.packed, statement.environment) != wanted:
             return None
         return Variant(ref.provenance.statement, ref.provenance.signature, packed)
 
     def publication(self, environment: str, ref: ArtifactRef, packed: bytes) -> Variant:
         statement = Statement(environment, environment, ref, _frame_of(ref, packed), self.user, self.host)
-        said = statement.signed(self.keyring(), Purpose.PUBLICATION)
-        return Variant(said.statement, said.signature, packed)
+        provenance = statement.sign(self.keyring(), Purpose.PUBLICATION)
+        return Variant(provenance.statement, provenance.signature, packed)
 
-    def checked(self, variant: Variant, purpose: Purpose = Purpose.ARTIFACT) -> VerifiedEntry:
-        """Return a variant whose lengths, digest and signature are right, and whose signer may be believed.
+    def check(self, variant: Variant, purpose: Purpose = Purpose.ARTIFACT) -> VerifiedEntry:
+        """Return a variant's entry if its lengths, digest and signature are right and its signer is admitted.
 
-        Raises FormatError, BadSignature, or another TrustError where the policy forbids it. A statement is
-        decoded after its signature is checked, and the frame, which may be long, is hashed only for an
-        admitted signer.
+        Raises FormatError, BadSignature, or another TrustError if the policy forbids it. A statement is
+        decoded after its signature is checked. The frame may be long, so it is hashed only for an admitted
+        signer.
         """
         statement, signer = _read_statement(variant, purpose)
         admit(self.policy(), self.keyring().standing(signer), signer)
@@ -99,7 +99,7 @@ class Signer:
         return VerifiedEntry(statement, signer, variant.packed, provenance)
 
     def statement_of(self, variant: Variant) -> tuple[Statement, str] | None:
-        """Return a variant's statement and its signer, trusted or not; None where it is wrong."""
+        """Return a variant's statement and its signer, trusted or not; None if a check fails."""
         try:
             statement, signer = _read_statement(variant, Purpose.ARTIFACT)
             _check_digest(variant, statement)

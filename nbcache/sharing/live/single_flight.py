@@ -1,7 +1,7 @@
 """One compile for many kernels: the first to miss a graph compiles it, and the others wait for the result.
 
-The holder of a lease signs its statement, so that nobody is shown a name that a stranger has written. The
-statement names the lease, so that no signature serves for another. docs/formats.md has its grammar.
+The holder of a lease signs its statement, so that users see no name written by an untrusted signer. The
+statement names the lease, so that its signature is invalid for others. docs/formats.md has its grammar.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from nbcache.storage.backends.redis.leases import HOLDER_BYTES, Lease, RedisLeas
 T = TypeVar("T")
 
 _LONGEST_FACTOR, _LEAST_SECONDS = 3.0, 60.0
-"""A compile that takes so many times the expected seconds, and so long, is given up: the next may begin."""
+"""A lease is extended for so many times the expected seconds, and at least for so many seconds."""
 _MOST_FRUITLESS = 2
-"""After so many kernels have let go of a graph without a result, nobody waits for it."""
+"""After so many kernels have released a lease without a result, a kernel stops waiting."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 _FORMAT = "nbcache.holder"
 
@@ -39,23 +39,23 @@ class Holder:
     signer: str = ""
 
     def encode(self, name: str, signer: Signer) -> bytes:
-        """Return its statement as the holder of the lease `name`; unsigned where it cannot sign."""
+        """Return the signed statement that this is the holder of the lease `name`; unsigned if that fails."""
         fields = {"host": self.host, "name": name, "since": self.since, "user": self.user}
-        said = signature = b""
+        statement = signature = b""
         with suppress(FormatError, TrustError):
-            said = to_json(_FORMAT, fields)
-            signature = signer.sign(said)
-        return json.dumps({"said": said.decode(), "signature": signature.decode()}).encode()
+            statement = to_json(_FORMAT, fields)
+            signature = signer.sign(statement)
+        return json.dumps({"said": statement.decode(), "signature": signature.decode()}).encode()
 
     @classmethod
     def decode(cls, data: bytes, name: str, signer: Signer) -> Holder:
-        """Return the holder of the lease `name` by its statement `data`; empty without a trusted signer."""
+        """Return the holder of the lease `name` in the statement `data`; empty without a trusted signer."""
         try:
             match json.loads(data) if len(data) <= HOLDER_BYTES else None:
-                case {"said": str(said), "signature": str(signature)} if trusted := signer.signer_of(
-                    said.encode(), signature.encode()
+                case {"said": str(statement), "signature": str(signature)} if trusted := signer.signer_of(
+                    statement.encode(), signature.encode()
                 ):
-                    fields = from_json(said.encode(), _FORMAT)
+                    fields = from_json(statement.encode(), _FORMAT)
                     if fields.text("name") == name:
                         since = fields.seconds("since")
                         return cls(fields.text("user"), fields.text("host"), since, trusted)
@@ -65,7 +65,7 @@ class Holder:
 
 
 class SingleFlight:
-    """The compiles of one kernel among those of all. Methods raise StoreError where the store fails."""
+    """The leases of one kernel on graphs to compile. Methods raise StoreError if the store fails."""
 
     def __init__(self, leases: RedisLeases, signer: Signer, timings: Timings) -> None:
         self._leases = leases
@@ -73,7 +73,7 @@ class SingleFlight:
         self._timings = timings
         self._lock = ForkSafeLock()
         self._flights: dict[str, tuple[Lease, float]] = {}
-        """By name, a lease and the time (`time.monotonic`) up to which it is extended."""
+        """Name → a lease, and the time (`time.monotonic`) up to which it is extended."""
         self._beating: threading.Thread | None = None
         self._closed = threading.Event()
         renew_in_children(self)
@@ -86,50 +86,50 @@ class SingleFlight:
     def wait(
         self,
         name: str,
-        arrived: Callable[[], T | None],
+        fetch: Callable[[], T | None],
         expected: float,
-        tell: Callable[[Holder | None], None],
+        on_wait: Callable[[Holder | None], None],
         patience: float | None = None,
     ) -> T | None:
-        """Return what `arrived` returns once another kernel has compiled `name`; None to compile it here.
+        """Return the result of `fetch` once another kernel has compiled `name`; None to compile it here.
 
-        The wait ends after the `expected` seconds or `patience`. `tell` is called with the other kernel, and
-        with None at the end. Whoever gets None calls `done` after compiling.
+        The wait ends after `expected` or `patience` seconds. `on_wait` is called with the other kernel, and
+        with None at the end. A caller that gets None compiles and then calls `done`.
         """
         signer = self._signer
         with self._lock:
-            if name in self._flights:  # torch asks again, where it could not use what it had loaded before
+            if name in self._flights:  # torch looks it up again, since it could not use the loaded one
                 return None
         deadline = time.monotonic() + (expected if patience is None else min(expected, patience))
         pause = _FIRST_PAUSE
         waited = False
-        last: bytes | None = None
-        other: Holder | None = None
+        last_data: bytes | None = None
+        holder: Holder | None = None
         fruitless = 0
         try:
             while True:
-                mine = Holder(signer.user, signer.host, time.time()).encode(name, signer)
-                claim = self._leases.claim(name, mine, self._timings.lease)
+                own_data = Holder(signer.user, signer.host, time.time()).encode(name, signer)
+                claim = self._leases.claim(name, own_data, self._timings.lease)
                 if claim.lease is not None:
                     self._begin(claim.lease, expected)
-                at_it = mine if claim.lease is not None else claim.holder
-                if at_it != last:  # else it is known already what that says
-                    fruitless += last is not None
-                    other = None if at_it is None else Holder.decode(at_it, name, signer)
-                last = at_it
-                # After the claim: what another has published before it let the lease go is seen here.
-                if (found := arrived()) is not None or fruitless == _MOST_FRUITLESS:
+                holder_data = own_data if claim.lease is not None else claim.holder
+                if holder_data != last_data:  # otherwise `holder` is up to date
+                    fruitless += last_data is not None
+                    holder = None if holder_data is None else Holder.decode(holder_data, name, signer)
+                last_data = holder_data
+                # After the claim, so that entries published before the release are seen.
+                if (result := fetch()) is not None or fruitless == _MOST_FRUITLESS:
                     self.done(name)
-                    return found
+                    return result
                 if claim.lease is not None or time.monotonic() >= deadline:
                     return None
-                tell(other)
+                on_wait(holder)
                 waited = True
                 if self._closed.wait(max(0.0, min(pause, deadline - time.monotonic()))):
                     return None
                 pause = min(1.5 * pause, _LONGEST_PAUSE)
         except StoreError:
-            self.forget(name)  # to ask a store that fails would be to wait for it once more
+            self.forget(name)  # a release would wait for the failing store once more
             raise
         except BaseException:  # an interrupt
             with suppress(StoreError):
@@ -137,10 +137,10 @@ class SingleFlight:
             raise
         finally:
             if waited:
-                tell(None)
+                on_wait(None)
 
     def done(self, name: str) -> None:
-        """Let the others go on: `name` is published, or was not compiled."""
+        """Let other kernels continue: `name` is published, or was not compiled."""
         if (lease := self.forget(name)) is not None:
             self._leases.release(lease)
 
@@ -153,7 +153,7 @@ class SingleFlight:
     def close(self, *, release: bool = True) -> None:
         """Stop waiting; release the leases, or without `release` let them expire."""
         self._closed.set()
-        with suppress(StoreError):  # the rest expires, too
+        with suppress(StoreError):  # other leases expire
             for name in list(self._flights) if release else ():
                 self.done(name)
 
@@ -166,9 +166,9 @@ class SingleFlight:
 
     def _beat(self) -> None:
         while not self._closed.wait(self._timings.heartbeat):
-            now = time.monotonic()
+            moment = time.monotonic()
             with self._lock:
-                alive = [lease for lease, until in self._flights.values() if until > now]
+                alive = [lease for lease, until in self._flights.values() if until > moment]
                 if not alive:
                     self._beating = None
                     return

@@ -1,8 +1,8 @@
-"""Snapshots: artifacts and a signed manifest, in one file or, by name, in a store. Take, check, merge.
+"""Takes, signs and merges snapshots: artifacts and a signed manifest, in one file or by name in a store.
 
-The versions of several people stand side by side: each writes their own, and leaves the others alone. A
-snapshot passes, in this order: length, digests, signature, policy (`Received.unlock`), and for each artifact
-that is to be used its maker (`vouched`). Only then is anything of it decompressed, stored or handed to torch.
+A snapshot may have versions of several signers; each signer writes only their own. A version passes these
+checks: length, digests, signature, policy (`Received.unlock`), and the maker of each artifact that is to be
+used (`vouched`). Only then is an artifact decompressed, stored or given to torch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nbcache.sharing.snapshots.verify import (
     MAX_ENVIRONMENTS,
     Received,
     check,
+    errors_at,
+    inspect,
     is_own,
-    judged,
     packed_bytes,
-    selected,
-    told,
+    select_refs,
 )
 from nbcache.sharing.trust import Keyring
 from nbcache.storage.encoding import decode_snapshot, encode_snapshot, is_bomb
@@ -47,7 +47,7 @@ class Origin:
 class Draft:
     snapshot: Snapshot
     packed: Mapping[str, bytes] = field(repr=False)
-    """By digest of their content; it may lack those that are there already."""
+    """Content digest → frame; frames that the target already has may be missing."""
     missing: tuple[ArtifactRef, ...] = ()
 
 
@@ -59,7 +59,7 @@ class Taken:
     changed: bool
     lost: int = 0
     left: int = 0
-    """Versions that stand beside: of others, or damaged."""
+    """Other versions at this place: of other signers, or damaged."""
 
     def summary(self) -> SnapshotTaken:
         snapshot = self.draft.snapshot
@@ -78,35 +78,35 @@ def build_snapshot(
     artifacts: ArtifactStore,
     manifest: Manifest,
     origin: Origin,
-    known: Mapping[str, Packed] = MappingProxyType({}),
+    existing: Mapping[str, Packed] = MappingProxyType({}),
 ) -> Draft:
-    """Return a snapshot of `manifest`. Contents are read unless `known`; raises StoreError."""
+    """Return a snapshot of `manifest`. Contents are read unless `existing` has them; raises StoreError."""
     packed: dict[str, bytes] = {}
     contents: dict[str, Packed] = {}
-    kept, missing = [], []
+    refs, missing = [], []
     for ref in manifest.artifacts:
         if ref.digest not in contents:
-            if (there := known.get(ref.digest)) is None:
+            if (sizes := existing.get(ref.digest)) is None:
                 content = artifacts.packed(ref)
                 if content is None or is_bomb(ref.size, len(content)):
                     missing.append(ref)
                     continue
                 packed[ref.digest] = content
-                there = Packed(ref.size, len(content), sha256(content))
-            contents[ref.digest] = there
-        kept.append(ref)
-    held = union(manifest.environment, "", [replace(manifest, artifacts=tuple(kept))])
-    return Draft(_snapshot(origin, [held], contents), packed, tuple(missing))
+                sizes = Packed(ref.size, len(content), sha256(content))
+            contents[ref.digest] = sizes
+        refs.append(ref)
+    restricted_manifest = union(manifest.environment, "", [replace(manifest, artifacts=tuple(refs))])
+    return Draft(_snapshot(origin, [restricted_manifest], contents), packed, tuple(missing))
 
 
 def of_manifests(received: Received, manifests: Sequence[Manifest]) -> Draft:
     packed = received.unlock(Policy.STRICT)
-    snapshot = selected(replace(received.snapshot, manifests=tuple(manifests)), lambda manifest: manifest)
+    snapshot = select_refs(replace(received.snapshot, manifests=tuple(manifests)), lambda manifest: manifest)
     return Draft(snapshot, {digest: packed[digest] for digest in snapshot.contents if digest in packed})
 
 
 def merge(drafts: Sequence[Draft], origin: Origin) -> Draft:
-    """Return the union of `drafts`: of what grows, as torch's profile of sizes, only the newest."""
+    """Return the union of `drafts`. Of growing artifacts, like torch's profile of sizes, the newest stays."""
     by_environment: dict[Environment, list[Manifest]] = {}
     contents: dict[str, Packed] = {}
     frames: dict[str, bytes] = {}
@@ -135,14 +135,14 @@ def makers(snapshot: Snapshot) -> dict[str, Made]:
 def signed(
     draft: Draft,
     keyring: Keyring,
-    others: Sequence[Signed] = (),
+    beside: Sequence[Signed] = (),
     packed: Mapping[str, bytes] = MappingProxyType({}),
 ) -> bytes:
-    """Return a snapshot's file, signed with the user's key, beside `others` and the frames that they name."""
-    frames = _named_by(others, packed)  # which may be damaged, under a digest that is right for one's own
+    """Return a file of the snapshot, signed by the user, and of `beside` with the frames that they name."""
+    frames = _named_by(beside, packed)  # any of them may be damaged, so the user's own replace them
     for digest, content in draft.snapshot.contents.items():
         frames[content.packed_digest] = draft.packed[digest]
-    return encode_file(SnapshotFile([sign(draft.snapshot, keyring), *others], frames))
+    return encode_file(SnapshotFile([sign(draft.snapshot, keyring), *beside], frames))
 
 
 def sign(snapshot: Snapshot, keyring: Keyring) -> Signed:
@@ -152,21 +152,21 @@ def sign(snapshot: Snapshot, keyring: Keyring) -> Signed:
 
 
 def _named_by(versions: Sequence[Signed], packed: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the frames that versions name; all of them, where a version cannot be read."""
+    """Return the frames that versions name; all frames if a version is unreadable."""
     named: set[str] = set()
     for version in versions:
         try:
             contents = decode_snapshot(version.manifest).contents
         except FormatError:
             return dict(packed)
-        named |= {each.packed_digest for each in contents.values()}
+        named |= {content.packed_digest for content in contents.values()}
     return {digest: frame for digest, frame in packed.items() if digest in named}
 
 
 def _snapshot(origin: Origin, manifests: Sequence[Manifest], contents: Mapping[str, Packed]) -> Snapshot:
     named = dict.fromkeys(ref.digest for manifest in manifests for ref in manifest.artifacts)
-    held = {digest: contents[digest] for digest in named}
-    return Snapshot(**asdict(origin), manifests=tuple(manifests), contents=held)
+    used = {digest: contents[digest] for digest in named}
+    return Snapshot(**asdict(origin), manifests=tuple(manifests), contents=used)
 
 
 # --- versions of several signers ------------------------------------------------------------------
@@ -178,28 +178,28 @@ def merge_into_existing(
     origin: Origin,
     keyring: Keyring,
     *,
-    anew: bool = False,
+    sign_again: bool = False,
     current: Callable[[Manifest], Manifest] | None = None,
 ) -> tuple[Draft, bool]:
-    """Return the union of the user's own versions and what `build` adds, and whether to sign it again.
+    """Return the union of the user's own versions and the draft of `build`, and whether to sign it again.
 
-    `build` gets the contents that are there, by digest. What was compiled here gets the user's statement, and
-    all else keeps its maker's. `current` returns the part of a manifest that a version keeps.
+    `build` gets the existing contents by digest. Artifacts compiled here get the user's statement; the others
+    keep their maker's. `current` returns the part of a manifest that a version keeps.
     """
     drafts = [
-        Draft(selected(one.snapshot, current) if current else one.snapshot, one.unlock(Policy.STRICT))
-        for one in earlier
+        Draft(select_refs(old.snapshot, current) if current else old.snapshot, old.unlock(Policy.STRICT))
+        for old in earlier
     ]
-    known: dict[str, Packed] = {}
+    existing: dict[str, Packed] = {}
     for draft in drafts:
-        known = {**draft.snapshot.contents, **known}
-    taken = attributed(build(known), drafts, origin, keyring)
-    draft = merge([*drafts, taken], origin)
-    return draft, anew or len(drafts) != 1 or draft.snapshot.manifests != earlier[0].snapshot.manifests
+        existing = {**draft.snapshot.contents, **existing}
+    addition = attributed(build(existing), drafts, origin, keyring)
+    draft = merge([*drafts, addition], origin)
+    return draft, sign_again or len(drafts) != 1 or draft.snapshot.manifests != earlier[0].snapshot.manifests
 
 
 def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: Keyring) -> Draft:
-    """Return `draft` with the user's statements of what was compiled here, taken from `earlier` if there."""
+    """Return `draft` with the user's statements on artifacts compiled here, reusing those in `earlier`."""
     own = keyring.fingerprint()
     contents = draft.snapshot.contents
     signed_before = {
@@ -210,23 +210,23 @@ def attributed(draft: Draft, earlier: Sequence[Draft], origin: Origin, keyring: 
         if ref.provenance is not None and signed_by(ref.provenance) == own
     }
 
-    def signed(environment: Environment, ref: ArtifactRef) -> ArtifactRef:
+    def attest(environment: Environment, ref: ArtifactRef) -> ArtifactRef:
         if ref.provenance is not None:
             return ref
         if (provenance := signed_before.get((environment, ref.identity))) is None:
-            said = statement_of(environment, ref, contents[ref.digest], origin.user, origin.host)
-            provenance = said.signed(keyring)
+            statement = statement_of(environment, ref, contents[ref.digest], origin.user, origin.host)
+            provenance = statement.sign(keyring)
         return replace(ref, provenance=provenance)
 
     manifests = tuple(
-        replace(manifest, artifacts=tuple(signed(manifest.environment, ref) for ref in manifest.artifacts))
+        replace(manifest, artifacts=tuple(attest(manifest.environment, ref) for ref in manifest.artifacts))
         for manifest in draft.snapshot.manifests
     )
     return replace(draft, snapshot=replace(draft.snapshot, manifests=manifests))
 
 
-def added(
-    before: bytes | None,
+def add_to_file(
+    content: bytes | None,
     build: Callable[[Mapping[str, Packed]], Draft],
     origin: Origin,
     keyring: Keyring,
@@ -234,25 +234,25 @@ def added(
     where: str,
     current: Callable[[Manifest], Manifest] | None = None,
 ) -> Taken:
-    """Add to the user's version in a file, and leave the others; CorruptSnapshot if it is no snapshot."""
+    """Add a draft to the user's version in a file; others stay. CorruptSnapshot if it is no snapshot."""
     file = SnapshotFile([], {})
-    ours: dict[str, Received] = {}
-    if before is not None:
-        with told(where):
-            file = decode_file(before)
-        found, _ = judged(file, keyring, where=where)
-        ours = {received.version: received for received in found if received.is_own}
-    # The user's own that are damaged go: what they held and is still here is in the new one.
-    others = [
-        version for version in file.versions if version.digest not in ours and not is_own(version, keyring)
+    own: dict[str, Received] = {}
+    if content is not None:
+        with errors_at(where):
+            file = decode_file(content)
+        valid, _ = inspect(file, keyring, where=where)
+        own = {received.version: received for received in valid if received.is_own}
+    # The user's damaged versions go: the new one has those of their artifacts that are still stored.
+    other_versions = [
+        version for version in file.versions if version.digest not in own and not is_own(version, keyring)
     ]
-    draft, changed = merge_into_existing([*ours.values()], build, origin, keyring, current=current)
-    data = signed(draft, keyring, others, file.packed) if changed or before is None else before
-    return Taken(where, draft, data, changed, left=len(others))
+    draft, changed = merge_into_existing([*own.values()], build, origin, keyring, current=current)
+    data = signed(draft, keyring, other_versions, file.packed) if changed or content is None else content
+    return Taken(where, draft, data, changed, left=len(other_versions))
 
 
 def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
-    """Return one file of all versions of several; without those that a later one by the signer holds."""
+    """Return one file with the versions in `files`, less those that a later one by the signer contains."""
     versions: dict[str, Signed] = {}
     packed: dict[str, bytes] = {}
     received: dict[str, Received] = {}
@@ -260,12 +260,12 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
         file = decode_file(data)
         packed |= {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
         versions |= {version.digest: version for version in file.versions}
-        received |= {version.version: version for version in judged(file, keyring, where="")[0]}
-    for one in [*received.values()]:
-        if any(_absorbs(other, one) for other in received.values()):
-            del versions[one.version], received[one.version]
-    if len(versions) == len(received):  # else nobody can tell what the others name
-        named = {each.packed_digest for one in received.values() for each in one.snapshot.contents.values()}
+        received |= {version.version: version for version in inspect(file, keyring, where="")[0]}
+    for version in [*received.values()]:
+        if any(_absorbs(other, version) for other in received.values()):
+            del versions[version.version], received[version.version]
+    if len(versions) == len(received):  # otherwise an unreadable version may name any frame
+        named = {part.packed_digest for one in received.values() for part in one.snapshot.contents.values()}
         packed = {digest: frame for digest, frame in packed.items() if digest in named}
     return encode_file(SnapshotFile([*versions.values()], packed))
 
@@ -273,10 +273,10 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
 def _absorbs(other: Received, one: Received) -> bool:
     if other is one or (other.signer, bool(one.signer)) != (one.signer, True):
         return False
-    held, more = _slots(one.snapshot), _slots(other.snapshot)
-    if held == more:
+    slots, other_slots = _slots(one.snapshot), _slots(other.snapshot)
+    if slots == other_slots:
         return (other.snapshot.created, other.version) > (one.snapshot.created, one.version)
-    return held < more and other.snapshot.created >= one.snapshot.created
+    return slots < other_slots and other.snapshot.created >= one.snapshot.created
 
 
 def _slots(snapshot: Snapshot) -> set[tuple[str, ...]]:
@@ -288,13 +288,13 @@ def _slots(snapshot: Snapshot) -> set[tuple[str, ...]]:
 
 
 def vouched(manifest: Manifest, judge: Judge) -> tuple[Manifest, list[NbcacheError]]:
-    """Return what of a snapshot's manifest may be used, by who compiled it; and why the rest may not."""
-    kept: list[ArtifactRef] = []
+    """Return the part of a snapshot's manifest whose makers `judge` admits, and errors of other parts."""
+    admitted: list[ArtifactRef] = []
     problems: dict[str, NbcacheError] = {}
     for ref in manifest.artifacts:
         try:
             judge.check(ref, lambda statement: is_bound(statement, manifest.environment))
-            kept.append(ref)
+            admitted.append(ref)
         except (TrustError, FormatError) as error:
             problems.setdefault(error.what, error)
-    return restricted(manifest, kept), list(problems.values())
+    return restricted(manifest, admitted), list(problems.values())

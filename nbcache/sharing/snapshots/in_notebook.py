@@ -31,8 +31,8 @@ This cell carries what torch.compile made of this notebook: nbcache restores it 
 
 
 def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
-    """Return the snapshots in a notebook's bytes, attached ones first, and what is wrong with others."""
-    notebook = _with(MIME, data)
+    """Return the snapshots in a notebook's bytes, attached ones first, and the errors of damaged ones."""
+    notebook = _parse_if_has(MIME, data)
     displayed = (content[MIME] for content in _outputs(notebook) if MIME in content)
     return _decode(islice(chain(_attachments(notebook), displayed), _MOST))
 
@@ -41,14 +41,14 @@ def attached(notebook: NotebookNode) -> list[bytes]:
     return _decode(_attachments(notebook))[0]
 
 
-def referred(data: bytes) -> set[str]:
-    outputs = _outputs(_with(MANIFEST_MIME, data))
+def referenced_digests(data: bytes) -> set[str]:
+    outputs = _outputs(_parse_if_has(MANIFEST_MIME, data))
     digests = (_mapping(content, MANIFEST_MIME).get("digest") for content in outputs)
     return {digest for digest in digests if isinstance(digest, str)}
 
 
 def attach(notebook: NotebookNode, snapshot: bytes) -> None:
-    """Put `snapshot` into a raw cell at the end of the notebook, in place of what is attached already."""
+    """Put `snapshot` into a raw cell at the end of the notebook, in place of those attached already."""
     import nbformat  # takes half a second
 
     detach(notebook)
@@ -65,22 +65,22 @@ def detach(notebook: NotebookNode) -> int:
     count = len(list(_attachments(notebook)))
     cells = []
     for cell in notebook["cells"]:
-        others = {
+        other_contents = {
             name: content
             for name, content in _mapping(cell, "attachments").items()
             if not (isinstance(content, Mapping) and MIME in content)
         }
         if "attachments" in cell:
-            cell["attachments"] = others
-        is_ours = _mapping(_mapping(cell, "metadata"), _MARK).get("snapshot")
-        if others or not (is_ours and cell.get("cell_type") == "raw"):
+            cell["attachments"] = other_contents
+        is_own = _mapping(_mapping(cell, "metadata"), _MARK).get("snapshot")
+        if other_contents or not (is_own and cell.get("cell_type") == "raw"):
             cells.append(cell)
     notebook["cells"] = cells
     return count
 
 
 def decode_notebook(data: bytes, where: str) -> NotebookNode:
-    """Return the notebook that `data` holds, as it is; SnapshotError for others than nbformat 4."""
+    """Return the notebook in `data`, unconverted; SnapshotError unless it is of nbformat 4."""
     import nbformat
 
     try:
@@ -90,7 +90,7 @@ def decode_notebook(data: bytes, where: str) -> NotebookNode:
             and isinstance(notebook["nbformat_minor"], int)
             and isinstance(notebook["cells"], list)
         )
-    except Exception as error:  # nbformat raises many kinds on what is no notebook
+    except Exception as error:  # nbformat raises errors of many kinds
         raise SnapshotError("this is no notebook", where=where) from error
     if not valid:
         raise SnapshotError(
@@ -123,8 +123,8 @@ def encode_notebook(notebook: NotebookNode) -> bytes:
     return f"{text}\n".encode()
 
 
-def _with(mime: str, data: bytes) -> Any:
-    if mime.encode() not in data:  # most do not, and reading a large one takes a while
+def _parse_if_has(mime: str, data: bytes) -> Any:
+    if mime.encode() not in data:  # most notebooks lack it, and parsing is slow
         return None
     try:
         return json.loads(data)
@@ -152,17 +152,17 @@ def _cells(notebook: Any) -> list[Any]:
 
 
 def _mapping(value: Any, key: str) -> Mapping[str, Any]:
-    """Return what `value` has under `key`; empty where either is no mapping, since others have written it."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    """Return the mapping under `key` in `value`; empty if either is no mapping, as in malformed notebooks."""
+    content = value.get(key) if isinstance(value, Mapping) else None
+    return content if isinstance(content, Mapping) else {}
 
 
 def _decode(texts: Iterable[Any]) -> tuple[list[bytes], list[CorruptSnapshot]]:
-    what, next_step = "a snapshot in this notebook is not base64", "nbcache detach, and attach it again"
+    problem, next_step = "a snapshot in this notebook is not base64", "nbcache detach, and attach it again"
     snapshots, problems = [], []
     for text in texts:
         try:
             snapshots.append(base64.b64decode("".join(text), validate=True))
         except (ValueError, TypeError):
-            problems.append(CorruptSnapshot(what, next_step=next_step))
+            problems.append(CorruptSnapshot(problem, next_step=next_step))
     return snapshots, problems

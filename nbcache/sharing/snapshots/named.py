@@ -1,24 +1,24 @@
 """Snapshots in a store, under names that a team chooses: `redis://host/0#team/gpt`.
 
-Keys of the store, below these prefixes, which are no others' (a kernel's local store is no place for them)::
+Keys have these prefixes, which only snapshots use (a kernel's local store must not contain them)::
 
-    artifact/<SHA-256 of the value>             one zstd frame, as a snapshot file has it: shared by all
+    artifact/<SHA-256 of the value>             one zstd frame, as in a snapshot file; versions share it
     snapshot/<name>/<SHA-256 of the value>      a snapshot file without artifacts: manifest and signature
-    doomed/<as below artifact/>                 Unix seconds, as text: since then no snapshot names it
+    doomed/<as below artifact/>                 a mark: Unix seconds, as text, since when no snapshot names it
 
-A name is one part of a key: what is not of `a-z 0-9 -` stands as `_` and two hexadecimal digits for each byte
-of its UTF-8, so `team/gpt` as `team_2fgpt`.
+A name is one part of a key. Characters other than `a-z 0-9 -` are encoded as `_` and two hexadecimal digits
+for each byte of their UTF-8, so `team/gpt` becomes `team_2fgpt`.
 
-A name may have several versions at once. Readers take all, and judge each on its own. A writer merges its own
-versions, puts the missing artifacts, then its version, and deletes those that it has merged: no writer loses
-what another has written, and none waits. The versions of others stay, trusted or not: nobody signs for
-others, and nobody can keep others from a name.
+A name may have several versions at once. Readers read all of them, and check each separately. A writer merges
+its own versions, puts the missing artifacts, then the merged version, and deletes the earlier ones. So no
+writer loses the data of another, and none waits. Versions of other signers stay, trusted or not: nobody signs
+for others, and nobody can block a name.
 
-`collect_garbage` removes artifacts that no version names in two runs: the first marks them, one after a grace
-removes them. A writer removes the marks of all that it names, before it looks for artifacts and again once
-its version is written, and then puts what has gone meanwhile. So a named artifact can be lost only if the
-collector halts, between looking at a mark and deleting, for as long as a writer takes for all of that. The
-next snapshot of somebody who has a lost artifact puts it again. A version that lacks an artifact is refused.
+`collect_garbage` removes artifacts that no version names, in two runs: the first marks them, one after a
+grace removes them. A writer deletes the marks of all that it names, before it looks for missing artifacts and
+again after writing its version. Then it puts artifacts that were removed meanwhile. So a named one is lost
+only if the collector halts, between reading a mark and deleting, for as long as a writer takes for all that.
+The next snapshot of a user who has it puts it again. A version that lacks an artifact is refused.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from nbcache.sharing.snapshots.file import (
     SnapshotFile,
     decode_file,
     encode_file,
-    refused,
+    refusal,
 )
 from nbcache.sharing.snapshots.verify import (
     Received,
+    errors_at,
     is_own,
     is_vouched,
     packed_bytes,
     read_manifest,
-    told,
     without,
 )
 from nbcache.sharing.trust import Keyring
@@ -69,7 +69,7 @@ from nbcache.storage.encoding import decode_snapshot
 
 _SNAPSHOTS = "snapshot/"
 _LONGEST, _LONGEST_PART = 100, 200
-"""Characters of a name, and of the part of a key that stands for it: filesystems bound that."""
+"""Characters of a name, and of the part of a key that encodes it, which filesystems bound."""
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 _ENCODED = re.compile(r"(?:[a-z0-9-]|_[0-9a-f]{2})+", re.ASCII)
 _FILES = (".nbcache", ".ipynb")
@@ -79,7 +79,7 @@ _BATCH_BYTES, _BATCH_KEYS = 16 << 20, 256
 _BATCH_VERSIONS = 16
 _VERSIONS_BYTES = 1 << 28
 _LISTINGS = 5
-"""A writer may replace versions between listing and reading."""
+"""Attempts: a writer may replace versions between listing and reading."""
 _ATTEMPTS = 3
 GRACE_SECONDS = 3600.0
 """Seconds from a mark to the removal: longer than any writer takes."""
@@ -89,7 +89,7 @@ _AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snaps
 @dataclass(frozen=True, slots=True)
 class Place:
     url: str = field(repr=False)
-    """The store's, which may hold a password."""
+    """The URL of the store; it may contain a password."""
     name: str
 
 
@@ -123,7 +123,7 @@ def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
 
 
 class NamedSnapshots:
-    """The named snapshots of one store. Every method raises StoreError where the store fails."""
+    """The named snapshots of one store. Every method raises StoreError if the store fails."""
 
     def __init__(self, store: Store, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
         self.store = store
@@ -135,29 +135,29 @@ class NamedSnapshots:
         return f"{self.name}#{name}"
 
     def versions(self, name: str | None = None) -> list[Version]:
-        """Return the versions of a name, or of all; newest last, those that cannot be read first."""
+        """Return the versions of one name or of all, sorted by name and age; unreadable ones come first."""
         prefix = _SNAPSHOTS if name is None else _prefix_of(name)
-        found = [self._version(key, value) for key, value in self._values_below(prefix)[0].items()]
-        return sorted(found, key=lambda version: (version.name, version.created, version.key))
+        versions = [self._version(key, value) for key, value in self._values_below(prefix)[0].items()]
+        return sorted(versions, key=lambda version: (version.name, version.created, version.key))
 
     def read_all(self, name: str) -> tuple[list[Received], list[NbcacheError]]:
-        """Return the whole versions of a name, with their artifacts, and what is wrong with others.
+        """Return the complete versions of a name, with their artifacts, and the errors of the others.
 
-        Signatures are checked before artifacts are fetched; the policy does not judge here. SnapshotError
-        without any version.
+        Signatures are checked before artifacts are fetched; the policy is not applied here. SnapshotError if
+        the name has no version.
         """
-        # A listing may miss a version, and the one that absorbed it meanwhile.
+        # A listing may miss a version that was replaced meanwhile, and also its replacement.
         versions = self.versions(name) or self.versions(name)
         if not versions:
             raise self._absent(name)
-        whole: list[Received] = []
+        complete: list[Received] = []
         problems = [version.problem for version in versions if version.problem is not None]
-        left = MAX_SNAPSHOT_BYTES  # of all strangers together: many versions may name the same artifacts
+        budget = MAX_SNAPSHOT_BYTES  # for all strangers together: versions may share artifacts
         for received in filter(None, (version.received for version in versions)):
             is_trusted = is_vouched(received.standing)
             length = 0 if is_trusted else packed_bytes(received.snapshot)
             try:
-                if length > left:
+                if length > budget:
                     raise UntrustedSigner(
                         f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched in "
                         "all, and a version has more",
@@ -165,37 +165,37 @@ class NamedSnapshots:
                         next_step="nbcache ls URL shows who they are; "
                         "nbcache trust add SIGNER, whom you know",
                     )
-                left -= length
-                whole.append(self._fetch(received))
+                budget -= length
+                complete.append(self._fetch(received))
             except StoreError:
                 raise
             except NbcacheError as error:
                 error.of_trusted = is_trusted
                 problems.append(error)
-        return whole, problems
+        return complete, problems
 
     def write(self, name: str, build: Callable[[Mapping[str, Packed]], Draft], origin: Origin) -> Taken:
-        """Add what `build` returns to the user's version; SnapshotError where it gets too long."""
+        """Add the draft that `build` returns to the user's version; SnapshotError if it gets too long."""
         for _ in range(_ATTEMPTS - 1):
-            with suppress(MissingArtifact, CorruptSnapshot):  # it goes on without what is gone
+            with suppress(MissingArtifact, CorruptSnapshot):  # the next attempt leaves lost artifacts out
                 return self._write(name, build, origin)
         return self._write(name, build, origin)
 
     def remove(self, name: str, *, all_signers: bool = False) -> tuple[int, int]:
-        """Remove the user's versions, or those of `all_signers`; return how many went and stay."""
+        """Remove the user's versions, or those of `all_signers`; return the numbers removed and left."""
         keys = list(self.store.keys(_prefix_of(name)))
         if not keys:
             raise self._absent(name)
-        doomed = keys if all_signers else self._own_keys(name)
-        if not doomed:
+        removed = keys if all_signers else self._own_keys(name)
+        if not removed:
             raise SnapshotError(
                 f"no version of this name is yours: {len(keys)} of others or damaged",
                 where=self.where(name),
                 next_step="--all-signers removes those of others as well",
             )
-        for key in doomed:
+        for key in removed:
             self.store.delete(key)
-        return len(doomed), len(keys) - len(doomed)
+        return len(removed), len(keys) - len(removed)
 
     def _own_keys(self, name: str) -> list[str]:
         own = []
@@ -214,12 +214,12 @@ class NamedSnapshots:
         for version in versions:
             if (received := version.received) is not None and received.is_own:
                 contents = received.snapshot.contents
-                there = self._present(packed.packed_digest for packed in contents.values())
-                lost = {digest for digest, packed in contents.items() if packed.packed_digest not in there}
+                present = self._present(packed.packed_digest for packed in contents.values())
+                lost = {digest for digest, packed in contents.items() if packed.packed_digest not in present}
                 own[version.key] = without(received, lost) if lost else received
                 gone |= lost
         earlier = list(own.values())
-        draft, changed = merge_into_existing(earlier, build, origin, self._keyring, anew=bool(gone))
+        draft, changed = merge_into_existing(earlier, build, origin, self._keyring, sign_again=bool(gone))
         if packed_bytes(draft.snapshot) > MAX_SNAPSHOT_BYTES:
             raise SnapshotError(
                 f"this snapshot would take more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
@@ -238,9 +238,9 @@ class NamedSnapshots:
         return Taken(self.where(name), draft, b"", changed, missing, len(versions) - len(own))
 
     def _put_missing(self, draft: Draft, name: str) -> None:
-        """Put those artifacts of a snapshot that are not there; MissingArtifact where one was until now."""
+        """Put a snapshot's missing artifacts; MissingArtifact if the store has just lost one."""
         contents = draft.snapshot.contents
-        needed = {each.packed_digest: digest for digest, each in contents.items()}
+        needed = {packed.packed_digest: digest for digest, packed in contents.items()}
         for mark in self.store.present(_DOOMED + digest for digest in needed):
             self.store.delete(mark)
         gone = needed.keys() - self._present(needed)
@@ -250,13 +250,13 @@ class NamedSnapshots:
             self.store.put(_ARTIFACT + packed_digest, draft.packed[needed[packed_digest]])
 
     def _present(self, packed_digests: Iterable[str]) -> set[str]:
-        there = self.store.present(_ARTIFACT + digest for digest in packed_digests)
-        return {key.removeprefix(_ARTIFACT) for key in there}
+        keys = self.store.present(_ARTIFACT + digest for digest in packed_digests)
+        return {key.removeprefix(_ARTIFACT) for key in keys}
 
     # --- reading ----------------------------------------------------------------------------------
 
     def _values_below(self, prefix: str) -> tuple[dict[str, bytes], bool]:
-        """Return the values below `prefix`, and whether none was missed; StoreError if there are too many."""
+        """Return the values below `prefix`, and whether they are complete; StoreError for too many bytes."""
         values: dict[str, bytes] = {}
         for _ in range(_LISTINGS):
             listed = set(self.store.keys(prefix))
@@ -273,23 +273,23 @@ class NamedSnapshots:
                     )
             if values.keys() == listed:
                 return values, True
-        return values, False  # others absorbed them into versions that are not in this listing
+        return values, False  # writers keep replacing versions
 
     def _version(self, key: str, value: bytes) -> Version:
         name = _name_of(key)
         try:
             _check_digest(key, value)
             if name is None:
-                raise refused("it has no name that a snapshot can have")
+                raise refusal("it has no name that a snapshot can have")
             return Version(name, key, read_manifest(value, self._keyring, where=self.where(name)), None)
         except (FormatError, BadSignature) as error:
             return Version(name or "", key, None, self._with_place(error, key))
 
     def _fetch(self, received: Received) -> Received:
-        """Return a version with its artifacts; remove damaged ones. MissingArtifact where some are gone."""
+        """Return a version with its artifacts; remove damaged ones. MissingArtifact if some are missing."""
         sizes = {packed.packed_digest: packed.packed_size for packed in received.snapshot.contents.values()}
         if sum(sizes.values()) > MAX_SNAPSHOT_BYTES or len(sizes) > MAX_ARTIFACTS:
-            raise refused("its artifacts are longer, or more, than a snapshot's may be", received.where)
+            raise refusal("its artifacts are longer, or more, than a snapshot's may be", received.where)
         frames: dict[str, bytes] = {}
         damaged: list[str] = []
         for batch in _by_size(sizes):
@@ -311,12 +311,12 @@ class NamedSnapshots:
             )
         if gone := len(sizes) - len(frames):
             raise self._missing(gone, len(sizes), received.where)
-        with told(received.where):
+        with errors_at(received.where):
             return received.with_frames(frames)
 
-    def _missing(self, gone: int, every: int, where: str) -> MissingArtifact:
+    def _missing(self, gone: int, total: int, where: str) -> MissingArtifact:
         return MissingArtifact(
-            f"{gone} of {every} artifacts of this snapshot are not in the store any more",
+            f"{gone} of {total} artifacts of this snapshot are not in the store any more",
             where=where,
             next_step=_AGAIN,
         )
@@ -335,13 +335,13 @@ class NamedSnapshots:
             error.next_step = "nbcache rm --all-signers removes all versions of this name; then take it again"
         return error
 
-    # --- removing what no snapshot names --------------------------------------------------------
+    # --- garbage collection ---------------------------------------------------------------------
 
     def collect_garbage(self, grace: float = GRACE_SECONDS) -> Collected:
         """Mark the artifacts that no snapshot names; remove those that were marked `grace` seconds ago.
 
-        Nothing is removed while a version cannot be read, since its artifacts are unknown. ConfigError for a
-        kernel's local store, which names artifacts in another way.
+        Nothing is removed while a version is unreadable, since its artifacts are unknown. ConfigError for a
+        kernel's local store, whose artifacts have other names.
         """
         if next(iter(self.store.keys("ref/")), None) is not None:
             raise ConfigError(
@@ -349,21 +349,21 @@ class NamedSnapshots:
                 where=self.store.name,
                 next_step="name the store that snapshots were put into",
             )
-        present = self._digests(_ARTIFACT)  # before versions: what is put later is not looked at
+        present = self._digests(_ARTIFACT)  # before versions, so that newer artifacts stay
         marks = self._marks(self._digests(_DOOMED))
         named, problems = self._read_names()
         if problems:
             return Collected(waiting=len(marks), problems=tuple(problems))
-        now = self._clock()
+        started = self._clock()
         unnamed = present - named
         for digest in marks.keys() - unnamed:
             self.store.delete(_DOOMED + digest)
         for digest in unnamed:
-            if marks.get(digest, now + 1) > now:  # of another clock, if it is from the future
-                self.store.put(_DOOMED + digest, repr(now).encode())
-        marks = {digest: min(marks.get(digest, now), now) for digest in unnamed}
-        due = {digest for digest, marked in marks.items() if marked + grace <= now}
-        if due:  # a writer that was there before our marks did not see them, but its version is there now
+            if marks.get(digest, started + 1) > started:  # a mark from the future is by another clock
+                self.store.put(_DOOMED + digest, repr(started).encode())
+        marks = {digest: min(marks.get(digest, started), started) for digest in unnamed}
+        due = {digest for digest, marked in marks.items() if marked + grace <= started}
+        if due:  # a writer that began before the marks missed them; its version exists now
             named, problems = self._read_names()
             if problems:
                 return Collected(waiting=len(marks), problems=tuple(problems))
@@ -371,7 +371,7 @@ class NamedSnapshots:
         removed = 0
         for batch in batches(sorted(due & marks.keys()), _BATCH_KEYS):
             for digest, marked in self._marks(batch).items():
-                if marked + grace <= now:
+                if marked + grace <= started:
                     self.store.delete(_ARTIFACT + digest)
                     self.store.delete(_DOOMED + digest)
                     del marks[digest]
@@ -379,11 +379,11 @@ class NamedSnapshots:
         return Collected(removed, len(marks), min(marks.values()) + grace if marks else None)
 
     def _digests(self, prefix: str) -> set[str]:
-        found = (key.removeprefix(prefix) for key in self.store.keys(prefix))
-        return {digest for digest in found if is_sha256(digest)}
+        suffixes = (key.removeprefix(prefix) for key in self.store.keys(prefix))
+        return {digest for digest in suffixes if is_sha256(digest)}
 
     def _marks(self, digests: Iterable[str]) -> dict[str, float]:
-        """Return since when artifacts are marked, in Unix seconds; what is no number is as new as can be."""
+        """Return digest → Unix seconds of the mark; infinity if the mark is no number."""
         marks: dict[str, float] = {}
         for key, value in read_batches(self.store, map(_DOOMED.__add__, digests), _BATCH_KEYS):
             match = re.fullmatch(rb"\d{1,15}(\.\d+)?", value)
@@ -391,7 +391,7 @@ class NamedSnapshots:
         return marks
 
     def _read_names(self) -> tuple[set[str], list[NbcacheError]]:
-        """Return the artifacts that versions name, whoever signed them, and what is wrong with versions."""
+        """Return the artifacts that versions of any signer name, and the errors of unreadable versions."""
         values, complete = self._values_below(_SNAPSHOTS)
         named: set[str] = set()
         problems: list[NbcacheError] = []
@@ -400,7 +400,7 @@ class NamedSnapshots:
                 _check_digest(key, value)
                 for version in decode_file(value).versions:
                     contents = decode_snapshot(version.manifest).contents
-                    named.update(each.packed_digest for each in contents.values())
+                    named.update(packed.packed_digest for packed in contents.values())
             except NbcacheError as error:
                 problems.append(self._with_place(error, key))
         if not complete:
@@ -416,7 +416,7 @@ class NamedSnapshots:
 
 def _check_digest(key: str, value: bytes) -> None:
     if sha256(value) != key.rpartition("/")[2]:
-        raise refused("its manifest does not have the digest that it is named by")
+        raise refusal("its manifest does not have the digest that it is named by")
 
 
 def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
@@ -436,7 +436,7 @@ def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 
 
 def place(text: str) -> Place | None:
-    """Return the store and name in `URL#NAME`, None for files and the web; ConfigError quotes no URL."""
+    """Return the store and name in `URL#NAME`, None for files and web addresses; errors quote no URL."""
     url, separator, name = text.rpartition("#")
     if text.startswith(("https://", "http://")):
         return None
@@ -458,17 +458,17 @@ def place(text: str) -> Place | None:
     return Place(url, name)
 
 
-def _no_name(what: str) -> ConfigError:
+def _no_name(problem: str) -> ConfigError:
     return ConfigError(
-        what, next_step="write URL#NAME, as in redis://host/0#team/gpt; `nbcache ls URL` lists them"
+        problem, next_step="write URL#NAME, as in redis://host/0#team/gpt; `nbcache ls URL` lists them"
     )
 
 
 def _name_of(key: str) -> str | None:
-    """Return the name that a version's key holds; None where it holds none that a writer would make."""
+    """Return the name in a version's key; None if no writer makes such a key."""
     match key.split("/"):
         case ["snapshot", part, _] if _ENCODED.fullmatch(part):
-            data = re.sub(rb"_(..)", lambda each: bytes.fromhex(each[1].decode()), part.encode())
+            data = re.sub(rb"_(..)", lambda escape: bytes.fromhex(escape[1].decode()), part.encode())
             name = data.decode(errors="replace")
             return name if _encode(name) == part else None
     return None

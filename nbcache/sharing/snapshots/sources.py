@@ -23,10 +23,10 @@ from nbcache.core.text import redacted
 from nbcache.core.threads import within
 from nbcache.core.version import __version__
 from nbcache.sharing.snapshots import in_notebook
-from nbcache.sharing.snapshots.build import Draft, Origin, Taken, added
+from nbcache.sharing.snapshots.build import Draft, Origin, Taken, add_to_file
 from nbcache.sharing.snapshots.file import MAX_SNAPSHOT_BYTES
 from nbcache.sharing.snapshots.named import Place, opened, place
-from nbcache.sharing.snapshots.verify import Received, judged_file
+from nbcache.sharing.snapshots.verify import Received, check_file
 from nbcache.sharing.trust import Keyring
 
 MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
@@ -40,50 +40,50 @@ def beside(notebook: Path) -> Path:
 
 
 Versions: TypeAlias = tuple[list[Received], list[NbcacheError]]
-"""Whole versions of snapshots, each once, whoever signed them; and what is wrong with others."""
+"""Valid versions of snapshots by any signer, without duplicates; and the errors of others."""
 
 
 def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
     """Return the versions of the snapshots at `source`: a file, a notebook, a URL, a name in a store.
 
-    A notebook's are those that it carries, and the one beside it. NbcacheError where there is nothing. In a
-    store, the signature is checked before anything else of a version is fetched.
+    A notebook has the snapshots inside it, and the one beside it. NbcacheError without any. In a store, a
+    version's signature is checked before its artifacts are fetched.
     """
-    path = _located(source)
+    path = _parse(source)
     if isinstance(path, str):  # a web address
-        return _judge_files([(_fetch(path), redacted(path))], keyring)
+        return _check_files([(_fetch(path), redacted(path))], keyring)
     if isinstance(path, Place):
         with opened(path.url, keyring) as snapshots:
             return snapshots.read_all(path.name)
     if path.suffix != ".ipynb":
-        return _judge_files([(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], keyring)
+        return _check_files([(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], keyring)
     unsaved = not path.exists() and beside(path).exists()
-    found, problems = of_notebook(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES), keyring)
-    if not found and not problems:
+    valid, problems = of_notebook(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES), keyring)
+    if not valid and not problems:
         raise SnapshotError(
             "there is no snapshot in this notebook, nor beside it",
             where=str(path),
             next_step="`%nbcache snapshot` in the notebook takes one",
         )
-    return found, problems
+    return valid, problems
 
 
-def _judge_files(files: Sequence[tuple[bytes, str]], keyring: Keyring) -> Versions:
-    found: dict[str, Received] = {}
+def _check_files(files: Sequence[tuple[bytes, str]], keyring: Keyring) -> Versions:
+    by_digest: dict[str, Received] = {}
     problems: list[NbcacheError] = []
     for data, where in files:
         try:
-            of_file, wrong = judged_file(data, keyring, where=where)
-            for received in of_file:
-                found.setdefault(received.version, received)
-            problems += wrong
+            in_file, errors = check_file(data, keyring, where=where)
+            for received in in_file:
+                by_digest.setdefault(received.version, received)
+            problems += errors
         except NbcacheError as error:
             problems.append(error)
-    return [*found.values()], problems
+    return [*by_digest.values()], problems
 
 
 def destination(dest: str | os.PathLike[str]) -> Path | Place:
-    target = _located(dest)
+    target = _parse(dest)
     if isinstance(target, str):
         raise ConfigError(
             "a snapshot cannot be put at a web address",
@@ -100,44 +100,44 @@ def write(
     keyring: Keyring,
     current: Callable[[Manifest], Manifest] | None = None,
 ) -> Taken:
-    """Add what `build` returns to the user's version at `target`; a file keeps what `current` returns."""
+    """Add the draft of `build` to the user's version at `target`; `current` selects what a file keeps."""
     if isinstance(target, Place):
         with opened(target.url, keyring) as snapshots:
             return snapshots.write(target.name, build, origin)
-    taken: list[Taken] = []
+    results: list[Taken] = []
 
-    def change(before: bytes | None) -> bytes:
-        taken.append(added(before, build, origin, keyring, where=str(target), current=current))
-        return taken[-1].data
+    def change(content: bytes | None) -> bytes:
+        results.append(add_to_file(content, build, origin, keyring, where=str(target), current=current))
+        return results[-1].data
 
     update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
-    return taken[-1]
+    return results[-1]
 
 
 def of_notebook(notebook: Path, data: bytes, keyring: Keyring) -> Versions:
-    """Return the versions in a notebook's bytes, and in the file beside it or named by an output."""
-    inside, broken = in_notebook.carried(data)
-    files = [(snapshot, str(notebook)) for snapshot in inside]
-    problems: list[NbcacheError] = [*broken]
+    """Return the versions in a notebook's bytes, and in the file beside it or the one an output names."""
+    embedded, errors = in_notebook.carried(data)
+    files = [(snapshot, str(notebook)) for snapshot in embedded]
+    problems: list[NbcacheError] = [*errors]
     near = beside(notebook)
     if near.exists():
         try:
             files.append((read(near, max_bytes=MAX_SNAPSHOT_BYTES), str(near)))
         except NbcacheError as error:
             problems.append(error)
-    elif wanted := in_notebook.referred(data):
-        left = MAX_SNAPSHOT_BYTES
+    elif wanted := in_notebook.referenced_digests(data):
+        budget = MAX_SNAPSHOT_BYTES
         for file in sorted(notebook.parent.glob("*.nbcache"))[:_MOST_FILES]:
             with suppress(SnapshotError):
-                content = read(file, max_bytes=left)
-                left -= len(content)
+                content = read(file, max_bytes=budget)
+                budget -= len(content)
                 if sha256(content) in wanted:
                     files.append((content, str(file)))
-    whole, wrong = _judge_files(files, keyring)
-    return whole, problems + wrong
+    received, file_errors = _check_files(files, keyring)
+    return received, problems + file_errors
 
 
-def _located(source: str | os.PathLike[str]) -> str | Place | Path:
+def _parse(source: str | os.PathLike[str]) -> str | Place | Path:
     if isinstance(source, str):
         if source.startswith(("https://", "http://")):
             return source
@@ -145,7 +145,7 @@ def _located(source: str | os.PathLike[str]) -> str | Place | Path:
             return named
     try:
         return Path(source).expanduser()
-    except RuntimeError as error:  # `~somebody` who is nobody here
+    except RuntimeError as error:  # `~name` of an unknown user
         raise SnapshotError(f"the path cannot be used: {error}", where=os.fspath(source)) from error
 
 
@@ -159,10 +159,10 @@ def origin(notebook: str, settings: Settings) -> Origin:
 
 
 def _fetch(url: str) -> bytes:
-    """Return what is at a URL; SnapshotError where it is too long, or takes more than `_DOWNLOAD_SECONDS`."""
+    """Return the content of a URL; SnapshotError if it is too long, or takes over `_DOWNLOAD_SECONDS`."""
     download = partial(_download, url, time.monotonic() + _DOWNLOAD_SECONDS)
     try:
-        # A thread, because looking the name up has no time-out, and a server may drip its headers as well.
+        # In a thread, because DNS has no time-out, and a server may send its headers slowly.
         return within(_DOWNLOAD_SECONDS, download, "fetch")
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error) or f"not whole after {_DOWNLOAD_SECONDS:g} s"

@@ -12,20 +12,20 @@ from nbcache.core.key import sha256
 from nbcache.core.model import MAX_CONTENT_BYTES, Manifest, Snapshot
 from nbcache.core.settings import Policy
 from nbcache.core.signature import Purpose, Signature
-from nbcache.sharing.snapshots.file import Signed, SnapshotFile, decode_file, refused
+from nbcache.sharing.snapshots.file import Signed, SnapshotFile, decode_file, refusal
 from nbcache.sharing.trust import Keyring, Standing, admit, spelled
 from nbcache.storage.encoding import MAX_RATIO, decode_snapshot, is_bomb, unpack
 from nbcache.storage.manifests import MAX_MANIFEST_ARTIFACTS, union
 
 _MAX_MANIFEST_BYTES = 64 << 20
 _MAX_STRANGERS_BYTES = 8 << 20
-"""The most for all manifests of a file: reading them takes time that nobody has agreed to yet."""
+"""Bound on a file's manifests by untrusted signers, since decoding them takes time."""
 MAX_ENVIRONMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A snapshot whose lengths, digests and signature are right. Whose it is, the policy judges."""
+    """A snapshot with right lengths, digests and signature. The policy decides about its signer."""
 
     snapshot: Snapshot
     where: str
@@ -44,17 +44,17 @@ class Received:
         return self.standing is Standing.OWN
 
     def with_frames(self, frames: Mapping[str, bytes]) -> Received:
-        """Return the version with its frames, by their checked digests; CorruptSnapshot if one is wrong."""
+        """Return the version with its frames, given by checked digest; CorruptSnapshot if one is wrong."""
         packed = {}
         for digest, expected in self.snapshot.contents.items():
             frame = frames.get(expected.packed_digest)
             if frame is None or len(frame) != expected.packed_size:
-                raise refused(f"the artifact {digest[:16]} is missing, or not what the manifest says")
+                raise refusal(f"the artifact {digest[:16]} is missing, or not what the manifest says")
             packed[digest] = frame
         return replace(self, _packed=packed)
 
     def unlock(self, policy: Policy) -> Mapping[str, bytes]:
-        """Return compressed artifacts by digest of their content; TrustError where `policy` forbids them."""
+        """Return compressed artifacts by digest of their content; TrustError if `policy` forbids them."""
         try:
             admit(policy, self.standing, self.signer)
         except NbcacheError as error:
@@ -65,61 +65,61 @@ class Received:
     def unpack_all(self, policy: Policy) -> None:
         """Check all contents against their digests; CorruptSnapshot, or TrustError as `unlock`."""
         packed = self.unlock(policy)
-        for digest, each in self.snapshot.contents.items():
+        for digest, expected in self.snapshot.contents.items():
             try:
-                unpack(packed[digest], size=each.size, digest=digest)
+                unpack(packed[digest], size=expected.size, digest=digest)
             except CorruptEntry as error:
-                raise refused(error.what, self.where) from error
+                raise refusal(error.what, self.where) from error
 
 
 def receive(data: bytes, keyring: Keyring, *, where: str) -> list[Received]:
-    """Return the checked versions in `data`, locked and packed; an NbcacheError where none is whole."""
-    found, problems = judged_file(data, keyring, where=where)
-    if not found:
+    """Return the valid versions in `data`, locked and packed; an NbcacheError without any."""
+    versions, problems = check_file(data, keyring, where=where)
+    if not versions:
         raise problems[0]
-    return found
+    return versions
 
 
-def judged_file(data: bytes, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
-    """Return the same, and what is wrong with the other versions; CorruptSnapshot where it is no snapshot."""
-    with told(where):
+def check_file(data: bytes, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
+    """Return the valid versions in `data`, and the errors of others; CorruptSnapshot if it is no snapshot."""
+    with errors_at(where):
         file = decode_file(data)
-    return judged(file, keyring, where=where)
+    return inspect(file, keyring, where=where)
 
 
-def judged(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
-    """Return the whole versions in a file, and what is wrong with others; CorruptSnapshot if any strays."""
-    found: list[Received] = []
+def inspect(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
+    """Return the valid versions in a file, and the errors of others; CorruptSnapshot for stray artifacts."""
+    valid: list[Received] = []
     problems: list[NbcacheError] = []
-    sound = {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
-    left = _MAX_STRANGERS_BYTES
+    right_frames = {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
+    budget = _MAX_STRANGERS_BYTES
     named: set[str] = set()
     for version in file.versions:
         standing = None
         try:
-            with told(where):
+            with errors_at(where):
                 signer, standing = _signer(version, keyring)
-                most = left
-                if not is_vouched(standing) and len(version.manifest) <= left:
-                    left -= len(version.manifest)  # whether it turns out to be one or not
-                received = _read(version, where, signer, standing, most).with_frames(sound)
+                most = budget
+                if not is_vouched(standing) and len(version.manifest) <= budget:
+                    budget -= len(version.manifest)  # also if it is invalid
+                received = _read(version, where, signer, standing, most).with_frames(right_frames)
         except NbcacheError as error:
             error.of_trusted = is_vouched(standing)
             problems.append(error)
         else:
-            named |= {each.packed_digest for each in received.snapshot.contents.values()}
-            found.append(received)
+            named |= {packed.packed_digest for packed in received.snapshot.contents.values()}
+            valid.append(received)
     if not problems and named != file.packed.keys():
-        raise refused("it holds other artifacts than its manifests name", where)
-    return found, problems
+        raise refusal("it holds other artifacts than its manifests name", where)
+    return valid, problems
 
 
 def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
-    """Return what a snapshot file without artifacts says, checked as `receive` does; it unlocks nothing."""
-    with told(where):
+    """Return the snapshot in a file without artifacts, checked as by `receive`; it unlocks nothing."""
+    with errors_at(where):
         file = decode_file(data)
         if file.packed or len(file.versions) != 1:
-            raise refused("it holds artifacts or versions where only a manifest belongs")
+            raise refusal("it holds artifacts or versions where only a manifest belongs")
         version = file.versions[0]
         return _read(version, where, *_signer(version, keyring), _MAX_STRANGERS_BYTES)
 
@@ -129,29 +129,29 @@ def packed_bytes(snapshot: Snapshot) -> int:
 
 
 def without(received: Received, gone: Collection[str]) -> Received:
-    """Return `received` as if it had never named the contents `gone`, by their digests."""
+    """Return `received` without the artifacts whose digests are in `gone`."""
 
-    def left(manifest: Manifest) -> Manifest:
+    def remaining(manifest: Manifest) -> Manifest:
         return replace(manifest, artifacts=tuple(ref for ref in manifest.artifacts if ref.digest not in gone))
 
-    return replace(received, snapshot=selected(received.snapshot, left))
+    return replace(received, snapshot=select_refs(received.snapshot, remaining))
 
 
-def selected(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> Snapshot:
-    """Return what `select` returns of each manifest; those without artifacts, and other contents, go."""
-    chosen = [union(manifest.environment, "", [select(manifest)]) for manifest in snapshot.manifests]
-    manifests = tuple(manifest for manifest in chosen if manifest.artifacts)
+def select_refs(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> Snapshot:
+    """Apply `select` to each manifest; drop empty manifests, and contents that no manifest names."""
+    restricted = [union(manifest.environment, "", [select(manifest)]) for manifest in snapshot.manifests]
+    manifests = tuple(manifest for manifest in restricted if manifest.artifacts)
     named = {digest for manifest in manifests for digest in manifest.digests}
     contents = {digest: packed for digest, packed in snapshot.contents.items() if digest in named}
     return replace(snapshot, manifests=manifests, contents=contents)
 
 
 @contextmanager
-def told(where: str) -> Iterator[None]:
+def errors_at(where: str) -> Iterator[None]:
     try:
         yield
     except CorruptEntry as error:
-        raise refused(error.what, where) from error
+        raise refusal(error.what, where) from error
     except NbcacheError as error:
         error.where = where
         raise
@@ -170,7 +170,7 @@ def _read(
     size = len(version.manifest)
     if is_vouched(standing):
         if size > _MAX_MANIFEST_BYTES:
-            raise refused(f"its manifest has {size:,} bytes")
+            raise refusal(f"its manifest has {size:,} bytes")
     elif size > most_of_strangers:
         raise UntrustedSigner(
             f"its manifest has {size:,} bytes, and of signers who are not trusted here "
@@ -200,9 +200,9 @@ def check(snapshot: Snapshot) -> None:
         max(len(manifest.artifacts), len(manifest.graphs)) > MAX_MANIFEST_ARTIFACTS
         for manifest in snapshot.manifests
     ):
-        raise refused("it names more artifacts than a snapshot may")
-    if sum(each.size for each in snapshot.contents.values()) > MAX_CONTENT_BYTES:
-        raise refused("its artifacts are longer than a snapshot's may be")
+        raise refusal("it names more artifacts than a snapshot may")
+    if sum(packed.size for packed in snapshot.contents.values()) > MAX_CONTENT_BYTES:
+        raise refusal("its artifacts are longer than a snapshot's may be")
     for digest, expected in snapshot.contents.items():
         if is_bomb(expected.size, expected.packed_size):
-            raise refused(f"the artifact {digest[:16]} would be more than {MAX_RATIO} times its bytes")
+            raise refusal(f"the artifact {digest[:16]} would be more than {MAX_RATIO} times its bytes")
