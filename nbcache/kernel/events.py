@@ -31,7 +31,7 @@ class SpanStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class SpanEnded(Event):
-    """A phase of a compile ended; `attributes` is what torch noted meanwhile."""
+    """A phase of a compile ended; `attributes` are torch's notes on it."""
 
     name: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -70,13 +70,13 @@ class AutogradLookup(Event):
 
 @dataclass(frozen=True, slots=True)
 class KernelUsed(Event):
-    """A graph loaded a kernel. `compiled` is None if the graph's outcome decides."""
+    """A graph loaded a kernel. Without `compiled`, the graph's outcome decides."""
 
     compiled: bool | None
     type: str = "cpp_kernel"
     size: int = 0
     name: str = ""
-    """As in `KernelTuned`; empty for a kernel that is not tuned. The event may come twice for one kernel:
+    """As in `KernelTuned`; empty for a kernel that is not tuned. The event may be sent twice for one kernel:
     when torch hands it to a worker, and when it loads the graph's code."""
 
 
@@ -103,7 +103,7 @@ class CodeLoaded(Event):
 
 @dataclass(frozen=True, slots=True)
 class FrameCompiled(Event):
-    """A frame was compiled; comes just before its outermost span ends."""
+    """A frame was compiled; the event is sent just before its outermost span ends."""
 
     function: str
     location: str

@@ -1,7 +1,7 @@
-"""The artifacts of this notebook in the local store: read ahead, looked up, recorded.
+"""Reads ahead, looks up and records the notebook's artifacts in the local store.
 
-Disks are read and written on threads of their own, or where the compiler waits for an artifact. A fault of
-the store costs hits, and never a cell.
+Disks are read and written on separate threads, or while the compiler waits for an artifact. A fault of the
+store costs hits, but never fails a cell.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MOST_USES = 256
 _PAUSES = 20
 """Seconds between two writings of manifest and history, for each second that the first took.
 
-Both hold all graphs, so that a long notebook would spend ever more time on them.
+Both contain all graphs, so a long notebook would spend more and more time on them.
 """
 _QUIET_SECONDS = 60.0
 _AHEAD_BYTES = 256 * 2**20
@@ -60,11 +60,11 @@ _EVICT_SHARE = 50
 
 
 class NotebookCache:
-    """Methods are safe to call from any thread; unless one says otherwise, a store that fails is a miss."""
+    """A notebook's artifacts, for any thread. A failing store is a miss, unless a method says otherwise."""
 
     def __init__(self, store: Store, session: Session) -> None:
         self.environment: Environment | None = None
-        """The components that compiled code is bound to here; None until the compiler is imported."""
+        """The environment that compiled code is bound to; None until the compiler is imported."""
         self.artifacts = ArtifactStore(store, on_fault=self._note_fault, admits=self._admits)
         """The local store itself, whose methods raise StoreError."""
         self.history = History(self.artifacts.history)
@@ -77,7 +77,7 @@ class NotebookCache:
         self._readers: list[threading.Thread] = []
         self._prefetcher = Prefetcher(self._read, partial(session.failed, "unpacking a snapshot"))
         self._brought: list[tuple[Manifest, Mapping[str, bytes], Source]] = []
-        """Manifests from elsewhere that are to be stored here, each with packed contents by digest."""
+        """Manifests from elsewhere to be stored, each with packed contents by digest, and its source."""
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
         self._manifest_is_due = False
         self._uses: deque[Callable[[], object]] = deque()
@@ -93,7 +93,7 @@ class NotebookCache:
         self._written = self._evicted_at = 0
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all that was recorded is stored; False where `timeout` seconds were not enough."""
+        """Wait until all recorded artifacts are stored; False if `timeout` seconds were not enough."""
         if self._closed or os.getpid() != self._pid:
             return True
         self._submit_uses()
@@ -111,7 +111,7 @@ class NotebookCache:
         self._prefetcher.stop()
 
     def forget(self) -> None:
-        """Forget all that was read, used or given up: what was stored is removed."""
+        """Forget all artifacts that were read, used or given up, since the store has been cleared."""
         with self._lock:
             self._forget_read()
             self._prefetcher.begin(None)
@@ -121,19 +121,19 @@ class NotebookCache:
     # --- lookups --------------------------------------------------------------------------------
 
     def refs(self, timeout: float = 0.0) -> tuple[ArtifactRef, ...]:
-        """Return the notebook's artifacts here; none where these are not known within `timeout` seconds."""
+        """Return the notebook's artifacts; empty if they are still unknown after `timeout` seconds."""
         return self._prefetcher.refs(timeout)
 
     def stored(self) -> Manifest | None:
-        """Return what is stored of this notebook, without waiting for what is still to be stored."""
+        """Return the notebook's stored manifest, without waiting for pending writes."""
         environment, notebook = self.environment, self._session.notebook(timeout=1.0)
-        return None if environment is None else self._stored_of(environment, notebook)
+        return None if environment is None else self._load_manifest(environment, notebook)
 
-    def packed(self, ref: ArtifactRef) -> bytes | None:
+    def packed_content(self, ref: ArtifactRef) -> bytes | None:
         return self._access("read", "reading what is to be shared", lambda: self.artifacts.packed(ref))
 
     def manifest(self) -> Manifest | None:
-        """Return all that is stored of this notebook; None before torch is imported. May raise StoreError."""
+        """Return the manifest, after pending writes; None before torch is imported. May raise StoreError."""
         self.flush()
         if (environment := self.environment) is None:
             return None
@@ -157,9 +157,9 @@ class NotebookCache:
         return list(dict.fromkeys(ref.key for ref in self._prefetcher.refs(timeout) if ref.type == type))
 
     def mark_restored(self, type: str, key: str) -> None:
-        """Note that what `find` returned for `key` is now where the compiler looks."""
-        here = (Level.L1, self.artifacts.store.name)
-        self._origins[(type, key)] = self._prefetcher.sources.get((type, key)) or here
+        """Note that the artifact that `find` returned for `key` is now where the compiler looks."""
+        local = (Level.L1, self.artifacts.store.name)
+        self._origins[(type, key)] = self._prefetcher.sources.get((type, key)) or local
         logger.debug("%s %s is where torch looks; it came from %s", type, key, self._origins[(type, key)][1])
 
     def origin_of(self, type: str, key: str) -> Source:
@@ -177,15 +177,15 @@ class NotebookCache:
     def summaries(self) -> Sequence[GraphSummary]:
         return self._prefetcher.graphs
 
-    def of_no_use(self) -> Iterator[Elsewhere]:
+    def unusable_graphs(self) -> Iterator[Elsewhere]:
         """Yield the known graphs that cannot be used here, nearest first."""
         for graphs in [*self._elsewhere.values()]:
             yield from graphs
         if (snapshots := self._session.snapshots) is not None:
-            yield from snapshots.of_no_use()
+            yield from snapshots.unusable_graphs()
 
     def note_elsewhere(self, where: str, manifests: Iterable[Manifest]) -> None:
-        """Note the graphs outside the local store, such as `published by a@b`, that do not fit here."""
+        """Note graphs that do not fit this environment; `where` is their place, as in `published by a@b`."""
         if (environment := self.environment) is not None:
             for manifest in manifests:
                 unfit = [*unusable([manifest], environment, where)]
@@ -196,7 +196,7 @@ class NotebookCache:
         return (type, key) in self._given_up
 
     def give_up(self, type: str, key: str, why: str) -> None:
-        """Stop using artifacts under `key`, which are useless because of `why`, and drop them here."""
+        """Stop using the artifacts under `key`, which are useless because of `why`, and delete them."""
         if (environment := self.environment) is None or self.is_given_up(type, key):
             return
         self._given_up.add((type, key))
@@ -207,7 +207,7 @@ class NotebookCache:
     # --- reading ahead --------------------------------------------------------------------------
 
     def environment_ready(self, environment: Environment) -> None:
-        """Take in what compiled code is bound to, and start to read this notebook's artifacts ahead."""
+        """Set the environment of compiled code, and start to read the notebook's artifacts ahead."""
         if self.environment is not None and self.environment.digest == environment.digest:
             return
         with self._lock:
@@ -231,7 +231,7 @@ class NotebookCache:
         return False
 
     def finish_reading(self, timeout: float | None) -> bool:
-        """Wait for threads that read ahead, and publish what others lack; False after `timeout` seconds."""
+        """Wait for threads that read ahead and publish; False after `timeout` seconds."""
         left = countdown(timeout)
         readers = [thread for thread in self._readers if thread is not threading.current_thread()]
         for thread in readers:
@@ -242,24 +242,24 @@ class NotebookCache:
         session = self._session
         notebook = session.notebook(timeout=2.0)
         if session.snapshots is not None:
-            session.attempt("restoring a snapshot", partial(session.snapshots.restore_known, environment))
+            session.attempt("restoring a snapshot", partial(session.snapshots.restore_all, environment))
         manifest = None
         if session.settings.prefetch:
-            manifest = self._stored_of(environment, notebook) or Manifest(environment, notebook, ())
+            manifest = self._load_manifest(environment, notebook) or Manifest(environment, notebook, ())
         prefetcher.begin(manifest)
         if (shared_client := session.shared_client) is not None:
             shared_client.begin(environment)
         self.history.read(notebook)
         read = partial(self.artifacts.manifests, notebook)
-        others = self._access("read", "reading the manifests of other environments", read) or {}
-        self.note_elsewhere("in the local store", others.values())
+        manifests = self._access("read", "reading the manifests of other environments", read) or {}
+        self.note_elsewhere("in the local store", manifests.values())
 
-    def _stored_of(self, environment: Environment, notebook: str) -> Manifest | None:
+    def _load_manifest(self, environment: Environment, notebook: str) -> Manifest | None:
         load = partial(self.artifacts.load_manifest, environment, notebook)
         return self._access("read", "reading the manifest", load)
 
     def _forget_read(self) -> None:
-        """Forget all that was read or used; with the lock held."""
+        """Forget all artifacts that were read or used. The caller holds the lock."""
         self._prefetcher.stop()
         self._prefetcher = Prefetcher(self._read, partial(self._session.failed, "unpacking a snapshot"))
         self._used.clear()
@@ -279,39 +279,37 @@ class NotebookCache:
     def adopt(
         self, environment: Environment, manifest: Manifest, packed: Mapping[str, bytes], source: Source
     ) -> None:
-        """Provide the verified artifacts of `source`, `packed` by digest; store them after a cell."""
+        """Offer verified artifacts of `source`, `packed` by digest, to lookups; store them after a cell."""
         self._session.met_others()
-        now = time.time()
-        refs = tuple(ref.not_after(now) for ref in manifest.artifacts)
+        moment = time.time()
+        refs = tuple(ref.not_after(moment) for ref in manifest.artifacts)
         notebook = self._session.notebook(timeout=2.0)
-        ours = replace(manifest, environment=environment, notebook=notebook, artifacts=refs)
+        own_manifest = replace(manifest, environment=environment, notebook=notebook, artifacts=refs)
         with self._lock:
             if self._closed or environment != self.environment:
                 return
-            if self._prefetcher.bring(ours, packed, source) and self._session.settings.save:
-                self._brought.append((ours, packed, source))  # storing can wait, and the compiler cannot
+            if self._prefetcher.bring(own_manifest, packed, source) and self._session.settings.save:
+                self._brought.append((own_manifest, packed, source))  # storing can wait
 
-    def store_fetched(
-        self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source
-    ) -> None:
-        """Store an artifact, in the background, that came from `source` because the compiler asked for it."""
+    def store_hit(self, environment: Environment, ref: ArtifactRef, packed: bytes, source: Source) -> None:
+        """Store an artifact of `source`, which the compiler has looked up, in the background."""
         self._session.met_others()
         self._prefetcher.sources[ref.type, ref.key] = source
         if self._session.saving and self._session.settings.save:
-            # The manifest names it once it was used.
+            # The manifest names it once it is used.
             self.submit(partial(self._adopt, environment, ref, packed))
 
     def record(self, type: str, key: str, content: bytes | Callable[[], bytes], *, made: bool) -> None:
-        """Store an artifact that this process `made`, in the background; of one that it hit note the use.
+        """Store an artifact that this process `made`, in the background, or note the use of one that it hit.
 
-        What was hit may come from a folder that other CPUs use as well, or from a bundle: nothing says
-        that it belongs to this environment, unless it is stored here already. `content` may be a function,
-        where reading it can wait.
+        A hit may come from a folder that other CPUs use as well, or from a bundle. So it may belong to
+        another environment, unless it is stored here already. `content` may be a function if reading it
+        can wait.
         """
         session, environment = self._session, self.environment
         if environment is None or not (session.saving and session.settings.save):
             return
-        if self._closed or os.getpid() != self._pid:  # a kernel compiled earlier, or a forked child
+        if self._closed or os.getpid() != self._pid:  # unloaded, or in a forked child
             return
         cell = session.cell.digest if session.cell else ""
 
@@ -325,7 +323,7 @@ class NotebookCache:
             self._uses.append(task)
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Give `task` to the worker; a forked child has none, and nothing to write."""
+        """Give `task` to the worker; a forked child has no worker, and ignores it."""
         if os.getpid() == self._pid:
             self._session.attempt("storing what was compiled", partial(self._worker.submit, task))
 
@@ -336,7 +334,7 @@ class NotebookCache:
             add = partial(self.history.add, graphs, environment.digest, unfinished=unfinished)
             self._session.attempt("keeping the history", add)
         self._submit_uses()
-        self.submit(self._save_paced)
+        self.submit(self._save_or_wait)
 
     def _submit_uses(self) -> None:
         while self._uses:
@@ -345,11 +343,11 @@ class NotebookCache:
     # --- on the worker thread -------------------------------------------------------------------
 
     def _store(
-        self, environment: Environment, make: Callable[[], Artifact], cell: str, function: str, made: bool
+        self, environment: Environment, make: Callable[[], Artifact], cell: str, function: str, is_new: bool
     ) -> None:
         def put() -> tuple[ArtifactRef | None, bytes | None]:
             artifact, digest = make(), environment.digest
-            if not made:
+            if not is_new:
                 return self.artifacts.refresh(digest, artifact, cell=cell, function=function), None
             packed = pack(artifact.content)
             return self.artifacts.put(digest, artifact, packed, cell=cell, function=function), packed
@@ -369,15 +367,15 @@ class NotebookCache:
             shared_client.publish(environment, ref, packed)
 
     def _adopt(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> bool | None:
-        """Store an artifact that came from elsewhere, `packed`; return whether it is new here."""
+        """Store a `packed` artifact from elsewhere; return whether it is new here."""
         adopt = partial(self.artifacts.adopt, environment.digest, ref, packed)
         new = self._access("write", "storing what came from elsewhere", adopt)
         if new:
             self._bound(len(packed))
         return new
 
-    def _save_paced(self) -> None:
-        """Write manifest and history, now or by a timer if they have just been written."""
+    def _save_or_wait(self) -> None:
+        """Write manifest and history now, or later by a timer if they have just been written."""
         pause = self._next_save - time.monotonic()
         if pause <= 0.0:
             self._save()
@@ -388,7 +386,7 @@ class NotebookCache:
 
     def _save_later(self) -> None:
         self._save_timer = None
-        self._save_paced()
+        self._save_or_wait()
 
     def _save(self) -> None:
         began = time.monotonic()
@@ -402,7 +400,7 @@ class NotebookCache:
     def _save_manifest(self) -> None:
         with self._lock:
             pending, self._brought = self._brought, []
-        for brought, packed, source in pending:  # so that it is here without who brought it
+        for brought, packed, source in pending:  # so that it stays here without its source
             refs = brought.artifacts
             for ref in refs:
                 if self._adopt(brought.environment, ref, packed[ref.digest]):
@@ -412,7 +410,7 @@ class NotebookCache:
             present = self._access("read", "looking for what was stored", look) or ()
             self._prefetcher.release(ref for ref in refs if ref.digest in present and self._admits(ref))
         notebook = self._session.notebook(timeout=1.0)
-        with self._lock:  # the environment may change, and what was used belongs to one
+        with self._lock:  # the environment may change, and used artifacts belong to one
             if (environment := self.environment) is None or not self._manifest_is_due:
                 return
             self._manifest_is_due = False
@@ -437,22 +435,22 @@ class NotebookCache:
 
     # --- faults ---------------------------------------------------------------------------------
 
-    def _access(self, access: Literal["read", "write"], what: str, action: Callable[[], T]) -> T | None:
-        """Do `action` on the store, unless the store failed at such an access a short while ago."""
+    def _access(self, access: Literal["read", "write"], task: str, action: Callable[[], T]) -> T | None:
+        """Run `action` on the store, unless such an access failed a short while ago."""
         if time.monotonic() < self._quiet_until.get(access, 0.0):
             return None
         try:
             return action()
         except StoreError as error:
             self._quiet_until[access] = time.monotonic() + _QUIET_SECONDS
-            failed = f"{what} failed, so it is not tried for a while"
-            self._notice(f"{failed}. {error.with_next_step()}")
+            text = f"{task} failed, so it is not tried for a while"
+            self._notice(f"{text}. {error.with_next_step()}")
         except Exception as error:
-            self._session.failed(what, error)
+            self._session.failed(task, error)
         return None
 
     def _admits(self, ref: ArtifactRef) -> bool:
-        """Return whether an artifact may be used; a notice says why those of its maker may not."""
+        """Return whether an artifact may be used; if not, a notice gives the reason."""
         try:
             self._session.judge.admit_stored(ref)
             if ref.provenance is not None:
@@ -476,7 +474,7 @@ class NotebookCache:
 
 
 def _summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:
-    """Return `graphs` as manifests hold them, each with those of `refs` that belong to its function."""
+    """Return summaries of `graphs` for a manifest, each with those of `refs` that its function uses."""
     artifacts: dict[tuple[str, str], dict[str, None]] = {}
     keys: set[str] = set()
     for ref in refs:
@@ -490,7 +488,7 @@ def _summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tu
         if graph.outcome is Outcome.MISS and graph.key and graph.key not in keys:
             continue  # its compile was interrupted
         saves = graph.saved_seconds
-        if saves is None:  # all but tracing and loading, which a hit does itself
+        if saves is None:  # all but tracing and loading, which a hit does, too
             saves = graph.total_seconds - sum(graph.seconds.get(phase, 0.0) for phase in ("dynamo", "load"))
         summaries.append(
             GraphSummary(
@@ -518,12 +516,12 @@ class Prefetcher:
         self._find = find
         self._on_damage = on_damage
         self._lock = ForkSafeLock()
-        self._known = ForkSafeEvent()
+        self._refs_ready = ForkSafeEvent()
         self._refs: tuple[ArtifactRef, ...] = ()
         self.graphs: tuple[GraphSummary, ...] = ()
         self._brought: list[Manifest] = []
         self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, Source]]] = {}
-        """Compressed contents that were brought, with their sources, by type and key, then digest."""
+        """Type and key → digest → artifact that was brought, its compressed content, its source."""
         self.sources: dict[tuple[str, str], Source] = {}
         self._taken: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
@@ -532,7 +530,7 @@ class Prefetcher:
         """A token for the current reading ahead; another one ends it."""
 
     def bring(self, manifest: Manifest, packed: Mapping[str, bytes], source: Source) -> bool:
-        """Take in a manifest of `source`, with contents by digest; return whether it is new."""
+        """Add a manifest of `source`, with contents by digest; return whether it is new."""
         with self._lock:
             if manifest in self._brought:
                 return False
@@ -543,20 +541,20 @@ class Prefetcher:
             return True
 
     def begin(self, manifest: Manifest | None) -> None:
-        """Read ahead, on threads, what was brought and what `manifest` names; nothing for None."""
+        """Start threads that read ahead the artifacts of `manifest`, and those that were brought."""
         with self._lock:
             self._reading = reading = object()
             self._taken.clear()
             self._ahead.clear()
             self._held = 0
             if manifest is not None:
-                known = [*self._brought, manifest]
-                whole = union(manifest.environment, manifest.notebook, known)
-                self._refs, self.graphs = whole.artifacts, whole.graphs
-            self._known.set()
+                manifests = [*self._brought, manifest]
+                merged = union(manifest.environment, manifest.notebook, manifests)
+                self._refs, self.graphs = merged.artifacts, merged.graphs
+            self._refs_ready.set()
             refs = self._refs
         wanted = iter(dict.fromkeys((ref.type, ref.key) for ref in refs))
-        for _ in range(_READERS if refs else 0):  # without threads, all is read when it is asked for
+        for _ in range(_READERS if refs else 0):  # without threads, lookups read
             start_thread(partial(self._read, wanted, reading), "prefetch")
 
     def stop(self) -> None:
@@ -565,10 +563,10 @@ class Prefetcher:
             self._ahead.clear()
             self._packed.clear()
             self._held = 0
-            self._known.set()
+            self._refs_ready.set()
 
     def refs(self, timeout: float = 0.0) -> tuple[ArtifactRef, ...]:
-        self._known.wait(timeout)
+        self._refs_ready.wait(timeout)
         return self._refs
 
     def at_hand(self, type: str) -> list[Artifact]:
@@ -591,11 +589,11 @@ class Prefetcher:
 
     def _look(self, type: str, key: str) -> list[Artifact]:
         artifacts = self._find(type, key)
-        known = {artifact.digest for artifact in artifacts}
+        digests = {artifact.digest for artifact in artifacts}
         with self._lock:
             brought = dict(self._packed.get((type, key), {}))
         for digest, (ref, packed, source) in brought.items():
-            if digest not in known:
+            if digest not in digests:
                 try:
                     artifacts.append(Artifact(type, key, unpack(packed, size=ref.size, digest=digest)))
                     self.sources[type, key] = source

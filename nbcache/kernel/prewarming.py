@@ -19,14 +19,14 @@ _PAUSE_SECONDS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A piece of work for the kernel's own thread, well under half a second where it can be divided."""
+    """A piece of work for the kernel's own thread, well under half a second if it can be divided."""
 
     name: str
     run: Callable[[], object]
 
 
 class Pause(enum.Enum):
-    """The answer of steps, in place of a slice, when the kernel's thread has nothing to do."""
+    """A step in place of a slice: the kernel's thread has nothing to do."""
 
     SHORT = "another thread or process is at work"
     CELL = "nothing before another cell has run"
@@ -117,11 +117,11 @@ class Prewarming:
         self._pause_soon()
 
     def start_background(self, command: Sequence[str], environ: Mapping[str, str]) -> BackgroundProcess:
-        """Start the process that works between cells; OSError where that fails."""
+        """Start the process that works between cells; OSError if that fails."""
         process = BackgroundProcess(command, environ)
         with self._lock:
             self._background = process
-        self._pause_soon()  # where a cell began on another thread meanwhile
+        self._pause_soon()  # a cell may have begun on another thread meanwhile
         return process
 
     def _pause_soon(self) -> None:
@@ -138,7 +138,7 @@ class Prewarming:
             time.sleep(_PAUSE_SECONDS)
 
     def step(self) -> Pause | None:
-        """Run the next slice; return what to wait for next, if anything. After a failure, `Pause.CELL`."""
+        """Run the next slice, or return the event to wait for. After a failure, return `Pause.CELL`."""
         with self._lock:
             if self._cell_runs and self._background is not None:
                 self._background.send(signal.SIGCONT)
@@ -166,7 +166,7 @@ class Prewarming:
         return None
 
     def stop(self) -> None:
-        """Stop, and end what was begun; another `step` begins from the start."""
+        """Stop, and close the steps; another `step` begins from the start."""
         steps, self._steps = self._steps, None
         getattr(steps, "close", lambda: None)()
         self.state = "off"

@@ -1,4 +1,4 @@
-"""The program that a kernel has run so far: its cells, and the files of its user's own modules."""
+"""The program that a kernel has run so far: its cells, and the user's own modules."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from nbcache.core.reports import Cell
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _OURS_ALONE = re.compile(r"\s*(?:%nbcache\b|%(?:re)?load_ext +nbcache\s*$|#|$)")
-"""A line that at most has nbcache do something."""
+"""A line that is empty, a comment, or a command to nbcache."""
 _RUNS_FILES = re.compile(r"%run\b|\brun_(?:line|cell)_magic\(\s*(?:['\"]run\b|[^'\"\s])|\bexecfile\b")
-"""A cell that runs files, of which the kernel does not tell which, or a magic that a variable names."""
+"""A cell that runs files whose names are unknown, or a magic whose name is in a variable."""
 
 _CLOCKS_DIFFER = 0.05
-"""Seconds by which a file that is written now may seem older than this process's clock says."""
+"""Seconds by which the time of a new file may be behind this process's clock."""
 
 _MOST_NEW = 100
 
 
 class Program:
-    """The digest of the cells, but for comments and layout, and of the user's modules that have run."""
+    """Digests the cells that have run, without comments and layout, and the user's modules."""
 
     def __init__(self) -> None:
-        self._told = hashlib.sha256()
+        self._state = hashlib.sha256()
         self._new: list[str] = []
         self._present: dict[str, str] = {}
         self._runs_files = False
@@ -38,10 +38,10 @@ class Program:
         self._files: dict[str, tuple[tuple[int, int], str]] = {}
 
     def note_cell(self, source: str, name: str | None = None) -> None:
-        """Note a cell that begins; `name` tells it from other cells, whatever its source is."""
+        """Note a cell that begins; `name` identifies the cell even if its source changes."""
         self._new.append(source)
         if len(self._new) > _MOST_NEW:
-            self._take_in()
+            self._hash_new_cells()
         digest = Cell.of(source.encode(errors="replace").decode(), None).digest
         self._present[name or digest] = digest
 
@@ -49,45 +49,45 @@ class Program:
         return frozenset(self._present.values())
 
     def digest(self, generated: str = "") -> str:
-        """Return the digest of what has run up to now, with the running cell; empty where it can't be told.
+        """Return the digest of the program so far, with the running cell; empty if it is unknown.
 
-        That is so where a module's file has changed since nbcache was loaded, or a cell runs a file. Modules
-        in the folder `generated` don't count.
+        It is unknown if a module's file has changed since nbcache was loaded, or if a cell runs a file.
+        Modules in the folder `generated` are ignored.
         """
-        self._take_in()
+        self._hash_new_cells()
         if self._runs_files:
             return ""
-        found = self._told.copy()
+        state = self._state.copy()
         for name, path in sorted(_own_modules()):
             if generated and path.startswith(os.path.join(generated, "")):
                 continue
             digest = self._file(path)
             if not digest:
                 return ""
-            found.update(f"{name} {digest}\n".encode())
-        return found.hexdigest()
+            state.update(f"{name} {digest}\n".encode())
+        return state.hexdigest()
 
-    def _take_in(self) -> None:
+    def _hash_new_cells(self) -> None:
         while self._new:
             source = self._new.pop(0)
             if not all(map(_OURS_ALONE.match, source.splitlines())):
                 self._runs_files |= bool(_RUNS_FILES.search(source))
-                self._told.update(hashlib.sha256(_meaning(source)).digest())
+                self._state.update(hashlib.sha256(_meaning(source)).digest())
 
     def _file(self, path: str) -> str:
-        """Return the digest of a file; empty where it has changed since nbcache was loaded, or is gone."""
+        """Return the digest of a file; empty if it has changed since nbcache was loaded, or is gone."""
         try:
             status = os.stat(path)
-            seen = status.st_mtime_ns, status.st_size
-            known = self._files.get(path)
-            if known is None or known[0] != seen:
+            stamp = status.st_mtime_ns, status.st_size
+            cached = self._files.get(path)
+            if cached is None or cached[0] != stamp:
                 if status.st_mtime >= self._began:
                     return ""
                 with open(path, "rb") as file:
-                    known = self._files[path] = seen, hashlib.sha256(file.read()).hexdigest()
+                    cached = self._files[path] = stamp, hashlib.sha256(file.read()).hexdigest()
         except OSError:
             return ""
-        return known[1]
+        return cached[1]
 
 
 def _own_modules() -> Iterator[tuple[str, str]]:
@@ -100,7 +100,7 @@ def _own_modules() -> Iterator[tuple[str, str]]:
 
 
 def _meaning(source: str) -> bytes:
-    """Return what a cell means, whatever its comments and its layout are; its text, where it has magics."""
+    """Return a cell's syntax tree, without comments and layout; its text if it is not plain Python."""
     try:
         return ast.dump(ast.parse(source)).encode("utf-8", "surrogatepass")
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""The reason of a miss, by what is known of stored graphs."""
+"""Reasons of misses, by the graphs that are stored here or elsewhere."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from nbcache.storage.compatibility import telling
 
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
-"""The beginning of a reason that a trace can tell better."""
+"""Prefix of a reason for which a trace may have a better explanation."""
 DAMAGED = "what is stored is damaged; it was removed"
 INCOMPLETE = "stored, but a C++ kernel of it is missing"
 NOT_COMPILED = "not compiled: "
-"""The beginning of the reason of a graph whose compile was interrupted or failed."""
+"""Prefix of the reason of a graph whose compile was interrupted or failed."""
 GONE = "it was stored, and is not there any more: evicted, or removed"
 LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
 """Reasons of graphs that missed although they were stored."""
@@ -32,7 +32,7 @@ _Graph = TypeVar("_Graph", GraphSummary, GraphRecord)
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Graphs that cannot be used here, of another environment or of a stranger, and why."""
+    """Graphs of another environment or of an untrusted signer, which cannot be used, and the reason."""
 
     graphs: tuple[GraphSummary, ...]
     where: str
@@ -41,10 +41,10 @@ class Elsewhere:
     """The differences of their environment, the most telling first; empty where it fits."""
 
 
-def unusable(manifests: Iterable[Manifest], here: Environment, where: str) -> Iterator[Elsewhere]:
+def unusable(manifests: Iterable[Manifest], environment: Environment, where: str) -> Iterator[Elsewhere]:
     """Yield those of `manifests` that hold graphs for another environment than this one."""
     for manifest in manifests:
-        if manifest.graphs and (differing := environment_differences(manifest, here)):
+        if manifest.graphs and (differing := environment_differences(manifest, environment)):
             ordered = sorted(differing, key=lambda part: (_order(part.label), part.label))
             yield Elsewhere(manifest.graphs, where, tuple(map(_difference, ordered)))
 
@@ -61,17 +61,17 @@ def _difference(part: key.Difference) -> Difference:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A graph that torch looked up, and that was not there."""
+    """A lookup of a graph that missed."""
 
     key: str
     function: str
     cell: Cell | None = None
     """The cell that runs."""
     threads: int = 0
-    """torch's number of threads; 0 where it is not known."""
+    """torch's number of threads; 0 if it is unknown."""
     backward: bool = False
     incomplete: bool = False
-    """True if the graph is there without its C++ kernels."""
+    """True if the graph is stored without its C++ kernels."""
     components: Components | None = None
 
 
@@ -87,51 +87,51 @@ def why_missed(
     earlier: Iterable[GraphRecord],
     elsewhere: Iterable[Elsewhere] = (),
 ) -> Reason:
-    """Return why torch could hit nothing.
+    """Return the reason of a miss.
 
     `stored` are the graphs of the notebook's manifests, `earlier` those that this kernel has compiled,
-    `elsewhere` those that cannot be used here. C++ kernels are for one number of threads, also where torch's
-    key leaves it out (until 2.12).
+    `elsewhere` those that cannot be used here. C++ kernels are for one number of threads, even if torch's key
+    omits it (until 2.12).
     """
-    before = _versions(miss, stored)
-    here = [graph for graph in _versions(miss, earlier) if not _is_another_part(graph, miss)]
-    known: list[GraphSummary | GraphRecord] = [*reversed(here), *before]  # newest first
-    nearest = _nearest(miss, known)
-    counts = {graph.threads for graph in known if graph.threads}
+    stored_versions = _versions(miss, stored)
+    own_versions = [graph for graph in _versions(miss, earlier) if not _is_another_part(graph, miss)]
+    graphs: list[GraphSummary | GraphRecord] = [*reversed(own_versions), *stored_versions]  # newest first
+    nearest = _nearest(miss, graphs)
+    counts = {graph.threads for graph in graphs if graph.threads}
     if miss.threads and counts and miss.threads not in counts:
         listed = " or ".join(map(str, sorted(counts)))
         text = f"not stored for this number of threads: {miss.threads} now, {listed} before"
-        threads = Difference("threads", listed, str(miss.threads))
-        rest = [part for part in nearest.differences if part.what != "threads"] if nearest else []
-        return Reason(text, Explanation(nearest.nearest if nearest else known[0].key or "", (threads, *rest)))
+        cause = Difference("threads", listed, str(miss.threads))
+        more = [part for part in nearest.differences if part.what != "threads"] if nearest else []
+        return Reason(text, Explanation(nearest.nearest if nearest else graphs[0].key or "", (cause, *more)))
     if miss.incomplete:
         return Reason(INCOMPLETE)
-    others = [other for other in elsewhere if _versions(miss, other.graphs)]
-    for other in others:
-        if not other.differences and any(graph.key == miss.key for graph in other.graphs):
-            return Reason(f"not used: it is {other.where}")
-    if not known:
-        return _of_environments(miss, others) or Reason(FIRST_TIME)
-    if any(graph.key == miss.key and not _is_unfinished(graph) for graph in known):
+    places = [place for place in elsewhere if _versions(miss, place.graphs)]
+    for place in places:
+        if not place.differences and any(graph.key == miss.key for graph in place.graphs):
+            return Reason(f"not used: it is {place.where}")
+    if not graphs:
+        return _of_environments(miss, places) or Reason(FIRST_TIME)
+    if any(graph.key == miss.key and not _is_unfinished(graph) for graph in graphs):
         return Reason(GONE)
     if nearest is not None:
         return Reason(f"{NOT_STORED}{nearest.clause()}", nearest)
-    if not before:
+    if not stored_versions:
         text = "what this kernel has compiled of this name had other code, inputs or settings"
-    elif miss.cell and any(graph.cell == miss.cell.digest for graph in before):
+    elif miss.cell and any(graph.cell == miss.cell.digest for graph in stored_versions):
         text = "this cell is unchanged, so inputs, settings or code outside it differ"
     else:
         text = "what is stored of a function of this name has other code, inputs or settings"
     return Reason(f"{NOT_STORED}{text}")
 
 
-def _of_environments(miss: Miss, others: Sequence[Elsewhere]) -> Reason | None:
-    unfit = [other for other in others if other.differences]
+def _of_environments(miss: Miss, places: Sequence[Elsewhere]) -> Reason | None:
+    unfit = [place for place in places if place.differences]
     if not unfit:
         return None
-    other = min(unfit, key=lambda other: len(other.differences))
-    explanation = Explanation(_versions(miss, other.graphs)[-1].key, other.differences)
-    return Reason(f"not stored for this environment: {explanation.clause()} ({other.where})", explanation)
+    place = min(unfit, key=lambda place: len(place.differences))
+    explanation = Explanation(_versions(miss, place.graphs)[-1].key, place.differences)
+    return Reason(f"not stored for this environment: {explanation.clause()} ({place.where})", explanation)
 
 
 def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
@@ -140,7 +140,7 @@ def _versions(miss: Miss, graphs: Iterable[_Graph]) -> list[_Graph]:
     named = [graph for graph in graphs if (graph.function, graph.direction is Direction.BACKWARD) == name]
     if has_own_name(miss.function):
         return named
-    digest = miss.cell.digest if miss.cell else ""  # lambdas have no names of their own
+    digest = miss.cell.digest if miss.cell else ""  # all lambdas share a name
     cells = [graph.cell if isinstance(graph, GraphSummary) else graph.cell_digest for graph in named]
     return [graph for graph, cell in zip(named, cells, strict=True) if cell == digest]
 
@@ -156,8 +156,8 @@ def _is_unfinished(graph: GraphSummary | GraphRecord) -> bool:
     return isinstance(graph, GraphRecord) and (graph.reason or "").startswith(NOT_COMPILED)
 
 
-def _nearest(miss: Miss, known: Sequence[GraphSummary | GraphRecord]) -> Explanation | None:
+def _nearest(miss: Miss, graphs: Sequence[GraphSummary | GraphRecord]) -> Explanation | None:
     if miss.components is None:
         return None
-    others = ((graph.key, graph.components) for graph in known if graph.key and graph.key != miss.key)
-    return explain_miss(miss.components, others)
+    candidates = ((graph.key, graph.components) for graph in graphs if graph.key and graph.key != miss.key)
+    return explain_miss(miss.components, candidates)

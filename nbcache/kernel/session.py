@@ -1,7 +1,7 @@
-"""One session a kernel: what compiles is recorded, what torch asks for is provided, and both are reported.
+"""A kernel's session: it records compiles, serves torch's lookups from the stores, and reports both.
 
-Disks are read and written on the session's own threads, or where torch waits for an artifact. Nothing in
-here fails a user's cell: a store that fails goes quiet for a while, with one notice in the next report.
+Disks are read and written on the session's own threads, or while torch waits for an artifact. Nothing in
+here fails a user's cell. A store that fails is unused for a while, and the next report has one notice.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ _COMPILE = "inductor_compile"
 class CompilerBridge(Protocol):
     """The compiler as a session needs it; `torch_bridge` implements it for torch.
 
-    Once installed, the bridge calls the session's `emit` for what the compiler does, and `find` when it is
-    about to look an artifact up; of the session's cache, `environment_ready` when the compiler is there,
-    and `record` for each artifact that it makes or hits.
+    An installed bridge calls the session's `emit` for each event of the compiler, and `find` before the
+    compiler looks an artifact up. It calls the cache's `environment_ready` when the compiler is imported,
+    and `record` for each artifact that the compiler makes or hits.
     """
 
     def install(self, session: Session) -> None:
-        """Begin to watch and serve; at once where the compiler is there, else when it is imported."""
+        """Begin to watch and serve the compiler, at once or when it is imported."""
 
     def uninstall(self) -> None:
-        """Leave every patched name, flag, hook and environment variable as it was found."""
+        """Restore every patched name, flag, hook and environment variable."""
 
     def configure(self) -> None:
-        """Compile for what the session's settings say now; ConfigError where that is impossible."""
+        """Apply the session's present settings to compiles; ConfigError if that is impossible."""
 
     def clear(self) -> None:
         """Empty the compiler's cache folder, if nbcache made it."""
 
     def disown(self) -> None:
-        """From now on, treat artifacts in the compiler's folder as others'; may be called often."""
+        """From now on, treat artifacts in the compiler's folder as foreign; may be called often."""
 
     def prewarm(self) -> Steps:
-        """Return what can be done before the first compile, in slices for the kernel's own thread."""
+        """Return the work to do before the first compile, in slices for the kernel's own thread."""
 
 
 class Session:
@@ -106,7 +106,7 @@ class Session:
         """Seconds that recording and following compiles cost the threads that compile."""
         self._overhead_lock = ForkSafeLock()
         self.explaining_seconds = 0.0
-        """The part of these for keeping the parts of keys, and for reasons of misses."""
+        """The part of these seconds for storing components of keys, and for reasons of misses."""
         self.locator = NotebookLocator(locate_notebook, self.notice)
         self._clock = clock
         self._tracker = Tracker()
@@ -117,7 +117,7 @@ class Session:
         self.saving = True
         self._attempting = threading.local()
         self.unnoticed = Unnoticed()
-        """The compiles that no report shows; what they make is stored all the same."""
+        """Compiles that no report shows; their artifacts are stored all the same."""
         self.shared_client: SharedClient | None = None
         """None while this kernel is connected to no shared level."""
         self.connector: Callable[[str], object] | None = None
@@ -133,20 +133,20 @@ class Session:
         self.bridge.install(self)
 
     def configure(self, settings: Settings) -> None:
-        """Take other settings from now on; ConfigError, and nothing changes, where that is impossible."""
-        before, self.settings = self.settings, settings
-        if (settings.portable, settings.trust) == (before.portable, before.trust):
+        """Use other settings from now on; ConfigError, without any change, if that is impossible."""
+        previous, self.settings = self.settings, settings
+        if (settings.portable, settings.trust) == (previous.portable, previous.trust):
             return
-        if settings.portable != before.portable:
-            self.cache.flush(_FLUSH_SECONDS)  # what was compiled until now belongs to another environment
+        if settings.portable != previous.portable:
+            self.cache.flush(_FLUSH_SECONDS)  # earlier artifacts belong to another environment
         try:
             self.bridge.configure()
         except ConfigError:
-            self.settings = before
+            self.settings = previous
             raise
 
     def close(self, timeout: float = _FLUSH_SECONDS) -> None:
-        """Uninstall the bridge and wait up to `timeout` seconds for what is still to be written."""
+        """Uninstall the bridge and wait up to `timeout` seconds for pending writes."""
         self.prewarm.stop()
         self.cache.stop_reading()
         self.bridge.uninstall()
@@ -156,20 +156,20 @@ class Session:
         self.cache.close()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Wait until all that was recorded is stored and shared; False after `timeout` seconds."""
+        """Wait until all recorded artifacts are stored and shared; False after `timeout` seconds."""
         left, shared_client = countdown(timeout), self.shared_client
         return self.cache.flush(timeout) and (shared_client is None or shared_client.flush(left()))
 
     def clearing(self) -> Clearing:
-        """Return what `clear` would remove of this notebook alone; StoreError where the store fails."""
+        """Return the artifacts that `clear` would remove for this notebook alone; may raise StoreError."""
         self.cache.flush()
         return clearing(self.artifacts.manifests(), self.notebook(timeout=_FLUSH_SECONDS))
 
     def clear(self, only: Clearing | None = None) -> int:
-        """Remove all that is stored, or `only` what is one notebook's, and the compiler's own cache folders
-        if they are ours.
+        """Remove all stored artifacts, or `only` those of one notebook, and the compiler's cache folders if
+        nbcache made them.
 
-        Returns the number of removed entries, or artifacts of the notebook. StoreError where the store fails.
+        Returns the number of removed entries, or artifacts of the notebook. StoreError if the store fails.
         """
         self.cache.flush()
         if only is None:
@@ -184,7 +184,7 @@ class Session:
     # --- the shared level -----------------------------------------------------------------------
 
     def connect(self, url: str = "") -> None:
-        """Share live by the store at `url`, else by that of the settings; ConfigError or StoreError."""
+        """Share live through the store at `url`, or the one in the settings; ConfigError or StoreError."""
         _of_extension(self.connector)(url)
 
     def join(self, shared: SharedLevel) -> SharedClient:
@@ -197,11 +197,11 @@ class Session:
         return shared_client
 
     def disconnect(self, timeout: float = _FLUSH_SECONDS) -> None:
-        """Leave the shared level, once what is to be published is, or `timeout` seconds have passed."""
+        """Leave the shared level, once all is published or `timeout` seconds have passed."""
         if self.shared_client is None:
             return
         left = countdown(timeout)
-        self.cache.flush(timeout)  # which passes on what is to be published
+        self.cache.flush(timeout)  # which queues artifacts to publish
         shared_client, self.shared_client = self.shared_client, None
         shared_client.close(left() or 0.0)
 
@@ -209,7 +209,7 @@ class Session:
     def shares(self) -> bool:
         return self.shared_client is not None
 
-    # --- what a user sees -----------------------------------------------------------------------
+    # --- the user's view ------------------------------------------------------------------------
 
     @property
     def graphs(self) -> list[GraphRecord]:
@@ -233,8 +233,8 @@ class Session:
         if (activity := self._tracker.activity(self._clock())) is None:
             return None
         cell = self.cell.digest if self.cell else ""
-        known = (activity.function, cell)
-        stored = any((graph.function, graph.cell) == known for graph in self.cache.summaries())
+        running = (activity.function, cell)
+        stored = any((graph.function, graph.cell) == running for graph in self.cache.summaries())
         history = self.cache.history.runs()
         activity = with_estimates(activity, history, cell, self.environment, stored=stored)
         if (shared_client := self.shared_client) is None or (holder := shared_client.level.holder) is None:
@@ -243,23 +243,23 @@ class Session:
         return replace(activity, compiled_by=by, compiled_since=holder.since)
 
     def snapshot(self, dest: str | os.PathLike[str] | None = None) -> SnapshotTaken:
-        """Write what the notebook's present cells use into the snapshot at `dest`, beside what it has.
+        """Add the artifacts that the notebook's present cells use to the snapshot at `dest`.
 
         `dest` is a file, or `URL#NAME` in a store; by default the file beside the notebook. A Path is always
-        a file. Raises NbcacheError where it cannot be taken or written.
+        a file. Raises NbcacheError if it cannot be taken or written.
         """
         return _of_extension(self.snapshots).snapshot(dest)
 
     def restore(self, src: str | os.PathLike[str] | None = None) -> list[SnapshotRestored]:
         """Use the snapshots at `src`: a file, a notebook, a URL, or `URL#NAME` in a store; by default this
-        notebook's. A Path is always a file. Raises NbcacheError where nothing of them may be used, or fits.
+        notebook's. A Path is always a file. Raises NbcacheError if no part of them may be used, or fits.
         """
         return _of_extension(self.snapshots).restore_from(src)
 
     # --- cells ----------------------------------------------------------------------------------
 
     def begin_cell(self, cell: Cell) -> None:
-        """Attribute what compiles from now on to `cell`; again, where more becomes known of it."""
+        """Attribute compiles to `cell` from now on; called again if more becomes known of the cell."""
         self.cell = cell
         self._cell_began = self._clock()
         self._idle_since = None
@@ -270,10 +270,10 @@ class Session:
         self._tracker.begin_cell(cell)
 
     def end_cell(self, name: str | None = None, *, unfinished: bool = False) -> CellReport:
-        """Report on the cell, called `name` by the user, and store what it made; `unfinished`: it raised."""
+        """Report on the cell, called `name` by the user, and store its artifacts; `unfinished`: it raised."""
         graphs, marks = self._tracker.end_cell(), []
         trust, shared = self.settings.trust, self.shared_client
-        if graphs and trust is not Policy.STRICT:  # not once: for as long as it is so
+        if graphs and trust is not Policy.STRICT:  # after each cell, unlike notices
             marks.append(f"trust={trust.value}: snapshots of signers you have not named may run")
         if graphs and shared and (why := shared.level.why_off) and not self.report_log.will_say(why):
             marks.append(f"{shared.level.name} is off for now: {why}")
@@ -297,17 +297,17 @@ class Session:
     def environment(self) -> Environment | None:
         return self.cache.environment
 
-    # --- what the bridge calls ------------------------------------------------------------------
+    # --- calls from the bridge ------------------------------------------------------------------
 
-    def attempt(self, what: str, action: Callable[[], T]) -> T | None:
-        """Return what `action` returns; if it raises, give a notice and return None. The cell goes on."""
+    def attempt(self, task: str, action: Callable[[], T]) -> T | None:
+        """Return the result of `action`; if it raises, give a notice and return None."""
         outermost = not getattr(self._attempting, "now", False)
         self._attempting.now = True
         began = self._clock()
         try:
             return action()
         except Exception as error:
-            self.failed(what, error)
+            self.failed(task, error)
             return None
         finally:
             if outermost:
@@ -319,7 +319,7 @@ class Session:
     def emit(self, event: Event) -> None:
         shared_client = self.shared_client
         if shared_client is not None and isinstance(event, SpanEnded) and event.name == _COMPILE:
-            shared_client.compiled(event.thread)
+            shared_client.finish_compile(event.thread)
         if self.unnoticed.hides(event):
             return
         if isinstance(event, GraphLookup | AutogradLookup):
@@ -327,10 +327,10 @@ class Session:
         self._tracker.handle(event)
 
     def find(self, type: str, key: str) -> Sequence[Artifact]:
-        """Return the artifacts beyond torch's own folder under torch's `key`, newest first.
+        """Return the artifacts under torch's `key` in levels beyond torch's own folder, newest first.
 
         torch is about to look `key` up: the bridge writes them to where torch looks, and calls
-        `mark_restored`. The shared level is asked only where no nearer one has anything.
+        `mark_restored`. The shared level is asked only if all nearer levels miss.
         """
         return self.cache.find(type, key) or self.find_shared(type, key)
 
@@ -339,18 +339,18 @@ class Session:
         if environment is None or shared_client is None or self.cache.is_given_up(type, key):
             return ()
         if self.unnoticed.is_here():
-            return ()  # prewarming, between cells: it may wait for nobody
+            return ()  # prewarming between cells must not wait
         artifacts = shared_client.find(environment, type, key)
         logger.debug("looked up %s %s in %s: %d found", type, key, shared_client.level.name, len(artifacts))
         return artifacts
 
     def wait_for_other_kernel(self, key: str, tried: Iterable[bytes] = ()) -> Sequence[Artifact]:
-        """Return the graph, none of those `tried`, that another kernel compiles now; nothing without one."""
+        """Return the graph that another kernel is compiling, unless it was `tried`; empty without one."""
         environment, shared_client = self.environment, self.shared_client
         if environment is None or shared_client is None or not (self.saving and self.settings.save):
             return ()
-        known = frozenset(map(sha256, tried))
-        return shared_client.wait_for_other_kernel(environment, key, self.function(), known)
+        digests = frozenset(map(sha256, tried))
+        return shared_client.wait_for_other_kernel(environment, key, self.function(), digests)
 
     def function(self) -> str:
         return self._tracker.function_on(threading.get_ident())
@@ -358,41 +358,41 @@ class Session:
     def miss_reason(
         self, key: str, threads: int = 0, *, backward: bool = False, components: Components | None = None
     ) -> Reason:
-        """Return why torch could hit nothing under `key`; `components` are the key's."""
+        """Return the reason of a miss under `key`; `components` are the key's."""
         if self.cache.is_damaged(key):
             return Reason(DAMAGED)
         if self.environment is None:
             return Reason("nbcache stores and restores nothing in this kernel, as a notice explains")
         incomplete = self.cache.is_given_up("inductor", key)
         miss = Miss(key, self.function(), self.cell, threads, backward, incomplete, components)
-        return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.of_no_use())
+        return why_missed(miss, self.cache.summaries(), self.graphs, self.cache.unusable_graphs())
 
     def why(self, graph: str | None = None) -> list[Why]:
         """Explain the graphs of a function, or of a compile id `0/1`; by default of the last cell."""
-        known = self.graphs
+        records = self.graphs
         if graph is not None:
-            return explain([one for one in known if graph in (one.compile_id, one.function)], known)
+            return explain([one for one in records if graph in (one.compile_id, one.function)], records)
         of_cells = (report.graphs for report in reversed(self.reports) if report.graphs)
-        return explain(next(of_cells, known), known)
+        return explain(next(of_cells, records), records)
 
     def met_others(self) -> None:
         """From now on, treat artifacts in the compiler's folder as foreign."""
         self.attempt("noting what others have compiled", self.bridge.disown)
 
     def rejected(self, type: str, key: str, error: BaseException) -> None:
-        """Note that the compiler would not take an artifact that `find` gave it."""
+        """Note that the compiler has rejected an artifact that `find` returned."""
         logger.info("%s %s was not taken", type, key, exc_info=error)
         self.notice(f"a stored {type} could not be used and is compiled again: {error}")
 
     # --- faults ---------------------------------------------------------------------------------
 
-    def failed(self, what: str, error: BaseException) -> None:
-        """Give a notice that `what` failed, and that a bug of nbcache is to be reported."""
-        logger.info("%s failed", what, exc_info=error)
+    def failed(self, task: str, error: BaseException) -> None:
+        """Give a notice that `task` failed, and ask the user to report an unexpected error."""
+        logger.info("%s failed", task, exc_info=error)
         if isinstance(error, NbcacheError):
-            self.notice(f"{what} failed: {error}")
-        else:  # a bug of nbcache must cost no cell, and must be seen
-            self.notice(f"{what} failed unexpectedly, please report it: {error!r}")
+            self.notice(f"{task} failed: {error}")
+        else:  # a bug in nbcache fails no cell, but is shown
+            self.notice(f"{task} failed unexpectedly, please report it: {error!r}")
 
 
 def _of_extension(verbs: T | None) -> T:
@@ -402,7 +402,7 @@ def _of_extension(verbs: T | None) -> T:
 
 
 class Unnoticed:
-    """One thread at a time whose events are hidden, and those of other threads on the same compiles."""
+    """Hides the events of one thread at a time, and those of other threads on the same compiles."""
 
     def __init__(self) -> None:
         self._thread: int | None = None
@@ -430,7 +430,7 @@ class Unnoticed:
 
 
 class NotebookLocator:
-    """`locate` returns the notebook's identity, or an empty text; `say` shows notices."""
+    """Finds the notebook: `locate` returns its identity, or an empty text; `say` shows notices."""
 
     def __init__(self, locate: Callable[[], str], say: Callable[[str], None]) -> None:
         self._locate = locate
@@ -457,7 +457,7 @@ class NotebookLocator:
 
 
 class ReportLog:
-    """Keeps reports and notices, and which cell's source is under which file name. Safe for all threads."""
+    """Keeps reports, notices, and the cell of each source's file name. Safe to call from any thread."""
 
     def __init__(self) -> None:
         self._lock = ForkSafeLock()
@@ -465,7 +465,7 @@ class ReportLog:
         self._fresh: list[str] = []
         self._noticed: dict[str, None] = {}
         self._held: dict[int, list[str]] = {}
-        """By thread: notices that it is to say itself, or not."""
+        """Thread → its notices that `holding` collects."""
         self._code: dict[str, Cell] = {}
 
     @property
@@ -485,12 +485,12 @@ class ReportLog:
         return None
 
     def notice(self, text: str) -> None:
-        """Show `text` once, on one line, under the next report; of very many notices, the first ones."""
+        """Show `text` once, on one line, under the next report; after many notices, show none."""
         text = _line(text)
         logger.info("notice: %s", text)
         with self._lock:
-            if (held := self._held.get(threading.get_ident())) is not None:
-                held.append(text)
+            if (collected := self._held.get(threading.get_ident())) is not None:
+                collected.append(text)
                 return
             if len(self._noticed) >= _MOST_NOTICES and text not in self._noticed:
                 text = _MORE
@@ -500,11 +500,11 @@ class ReportLog:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[list[str]]:
-        """Collect this thread's notices in the list, and in no report; not to be nested."""
-        held: list[str] = []
-        self._held[threading.get_ident()] = held
+        """Collect this thread's notices in a list instead of a report; must not be nested."""
+        collected: list[str] = []
+        self._held[threading.get_ident()] = collected
         try:
-            yield held
+            yield collected
         finally:
             del self._held[threading.get_ident()]
 
@@ -520,7 +520,7 @@ class ReportLog:
         marks: Sequence[str],
         name: str | None,
     ) -> CellReport:
-        """Add a cell's report, with the notices since the last one and `marks`, which are said each time."""
+        """Add a cell's report, with the notices since the last one and `marks`, which may be repeated."""
         with self._lock:
             report = CellReport(cell, graphs, seconds, (*self._fresh, *map(_line, marks)), name)
             self._fresh.clear()
@@ -533,11 +533,11 @@ class ReportLog:
         self._code[filename.rpartition("/")[2]] = cell
 
     def code_cell(self, filename: str) -> Cell | None:
-        """Return the cell whose source was compiled under `filename`, if one was; its folder may be cut."""
+        """Return the cell whose source was compiled under `filename`, by the name without its folder."""
         return self._code.get(filename.rpartition("/")[2])
 
 
 def _line(text: str) -> str:
-    """Return `text` as one line that steers no terminal, cut where it is too long: it may quote others."""
+    """Return `text` as one line of bounded length, without control characters: it may quote others."""
     cut = "…" if len(text) > _LONGEST_NOTICE else ""
     return printable(" ".join(text[:_LONGEST_NOTICE].split())) + cut

@@ -1,4 +1,4 @@
-"""The shared level as one kernel uses it: lookups, waiting for other kernels, publishing, reading ahead."""
+"""A kernel's use of the shared level: lookups, waiting for other kernels, publishing, reading ahead."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ class SharedClient:
     def wait_for_other_kernel(
         self, environment: Environment, key: str, function: str, tried: Collection[str]
     ) -> Sequence[Artifact]:
-        """Return the graph that another kernel compiles now, waiting as long as that is expected to take."""
+        """Return the graph that another kernel is compiling; wait at most as long as that usually takes."""
         expected = self._expected_seconds(function)
         entries = self.level.wait_for_other_kernel(environment, _GRAPH, key, expected, tried)
         if not entries:
             self._claims.setdefault(threading.get_ident(), []).append((environment, key))
         return self._unpack(environment, entries)
 
-    def compiled(self, thread: int) -> None:
-        """Let the kernels go on that wait for what a thread has compiled, once that is published."""
+    def finish_compile(self, thread: int) -> None:
+        """Let other kernels continue that wait for a thread's graphs, once these are published."""
         for environment, key in self._claims.pop(thread, []):
             self._cache.submit(partial(self.level.finish_compile, environment, _GRAPH, key))
 
@@ -84,24 +84,24 @@ class SharedClient:
             except FormatError as error:
                 self._session.notice(f"{self.level.name}: an entry was refused: {error}")
                 continue
-            self._cache.store_fetched(environment, ref, entry.packed, self.source)
+            self._cache.store_hit(environment, ref, entry.packed, self.source)
         return artifacts
 
     # --- in the background ----------------------------------------------------------------------
 
     def publish(self, environment: Environment, ref: ArtifactRef, packed: bytes | None = None) -> None:
-        """Publish an artifact that is stored here; without `packed`, its content is read from there."""
+        """Publish a stored artifact; without `packed`, read its content from the local store."""
         if not type_of(ref.type).is_shared or not self.level.lacks(environment, ref):
             return
-        if (content := packed or self._cache.packed(ref)) is not None:
+        if (content := packed or self._cache.packed_content(ref)) is not None:
             self.level.publish(environment, ref, content)
 
     def withdraw(self, environment: Environment, type: str, key: str, digest: str) -> None:
-        """Remove an artifact that is wrong, once what was compiled here is written."""
+        """Remove a wrong artifact from the shared level, after pending writes to the local store."""
         self._cache.submit(partial(self.level.withdraw, environment, type, key, digest))
 
     def publish_manifest(self, manifest: Manifest) -> None:
-        """Publish what is here of a notebook under the name of its file, and who compiled it."""
+        """Publish a notebook's manifest under the name of its file, with the makers of its artifacts."""
         self._learn(manifest.graphs)
         signed = [ref for ref in manifest.artifacts if ref.provenance != UNSIGNED]
         manifest = with_makers(restricted(manifest, signed))
@@ -110,11 +110,11 @@ class SharedClient:
         self.level.publish_manifest(replace(manifest, notebook=name, artifacts=refs))
 
     def begin(self, environment: Environment) -> None:
-        """Read ahead what others have of this notebook, and publish what only this kernel has."""
-        self._cache.refs(timeout=self.level.timings.least_expected)  # what is here is not read from there
+        """Read ahead artifacts that others have for this notebook, and publish those that they lack."""
+        self._cache.refs(timeout=self.level.timings.least_expected)  # local artifacts need no download
         self._read_ahead(environment)
         if (manifest := self._cache.stored()) is not None and manifest.artifacts:
-            # Of the manifest's own environment: the kernel's may have changed since this began.
+            # In the manifest's own environment: the kernel's may have changed since this began.
             for ref in self.level.absent(manifest.environment, manifest.artifacts):
                 self.publish(manifest.environment, ref)
             self.publish_manifest(manifest)
@@ -123,25 +123,25 @@ class SharedClient:
         return self.level.publications(os.path.basename(self._session.notebook(timeout=2.0)))
 
     def _read_ahead(self, environment: Environment) -> None:
-        """Read the artifacts that others have published of this notebook, and that are not here."""
+        """Read the artifacts that others have published for this notebook and that are not stored here."""
         if not self._session.settings.prefetch or environment != self._cache.environment:
             return
         publications = self.publications()
         for publication in publications:
-            who = self.level.introduce(publication.found.signer, publication.user, publication.host)
-            self._cache.note_elsewhere(f"published by {who}", [publication.manifest])
+            publisher = self.level.introduce(publication.found.signer, publication.user, publication.host)
+            self._cache.note_elsewhere(f"published by {publisher}", [publication.manifest])
         fits = (fitting([publication.manifest], environment) for publication in publications)
-        whole = union(environment, "", filter(None, fits))
-        self._learn(whole.graphs)
-        here = {ref.identity for ref in self._cache.refs(timeout=0.0)}
-        wanted = [ref for ref in whole.artifacts if ref.identity not in here]
+        merged = union(environment, "", filter(None, fits))
+        self._learn(merged.graphs)
+        local = {ref.identity for ref in self._cache.refs(timeout=0.0)}
+        wanted = [ref for ref in merged.artifacts if ref.identity not in local]
         listed = self.level.find_many(environment, wanted, most_bytes=_MOST_AHEAD)
         entries = {entry.statement.ref.identity: entry for entry in listed}
-        found = [(ref, entries[ref.identity]) for ref in wanted if ref.identity in entries]
-        if found:
-            refs = tuple(replace(ref, provenance=entry.provenance) for ref, entry in found)
-            packed = {ref.digest: entry.packed for ref, entry in found}
-            self._cache.adopt(environment, replace(whole, artifacts=refs), packed, self.source)
+        pairs = [(ref, entries[ref.identity]) for ref in wanted if ref.identity in entries]
+        if pairs:
+            refs = tuple(replace(ref, provenance=entry.provenance) for ref, entry in pairs)
+            packed = {ref.digest: entry.packed for ref, entry in pairs}
+            self._cache.adopt(environment, replace(merged, artifacts=refs), packed, self.source)
 
     def _learn(self, graphs: Iterable[GraphSummary]) -> None:
         for graph in graphs:

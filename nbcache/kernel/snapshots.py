@@ -1,4 +1,4 @@
-"""Snapshots of one kernel's notebook: found when the extension loads, restored if trusted, written."""
+"""Finds the snapshots of a kernel's notebook when the extension loads, restores and writes them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _LOOK_SECONDS = 5.0
 class Stranger:
     fingerprint: str
     name: str
-    """Their name by their own account, or empty."""
+    """The name that they claim, or empty."""
     received: Received
     """A snapshot that they have signed, or compiled a part of."""
 
 
 class Sharing:
-    """Finds the snapshots of a session's notebook, and makes the session use those that it may."""
+    """Finds the snapshots of a session's notebook, and makes the session use the permitted ones."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Sharing:
         foreseen: Callable[[], Environment | None] = lambda: None,
         locate: Callable[[], str] | None = None,
     ) -> None:
-        """`foreseen` returns the environment as known before torch is imported, `locate` the notebook."""
+        """`foreseen` returns the environment expected before torch is imported, `locate` the notebook."""
         self._session = session
         self._foreseen = foreseen
         self._locate = locate or partial(session.notebook, _LOCATE_SECONDS)
@@ -63,7 +63,7 @@ class Sharing:
         self._received: dict[str, Received] = {}
         self._problems: list[NbcacheError] = []
         self.cells: frozenset[str] = frozenset()
-        """Digests of the notebook's code cells, as they were when snapshots were looked for."""
+        """Digests of the notebook's code cells, as they were at the search for snapshots."""
         self._ignored: set[str] = set()
         """Fingerprints of signers whom the user does not want to be asked about in this kernel."""
         session.snapshots = self
@@ -79,14 +79,14 @@ class Sharing:
             self._looked.set()
 
     def looked(self, timeout: float | None) -> bool:
-        """Wait until snapshots have been looked for; False where `timeout` seconds are too few."""
+        """Wait until the search for snapshots has ended; False if `timeout` seconds are too few."""
         return self._looked.wait(timeout)
 
     def _look(self) -> None:
         try:
             if notebook := self._session.notebook(timeout=_LOCATE_SECONDS):
                 self._look_at(Path(notebook))
-        except Exception as error:  # whatever lies in that folder, the user's cells run
+        except Exception as error:  # a file in that folder must not stop the user's cells
             self._session.notice(f"looking for snapshots failed: {error!r}")
         finally:
             self._looked.set()
@@ -98,13 +98,13 @@ class Sharing:
         except NbcacheError as error:
             self._problems.append(error)
         self.cells = _digests(content)
-        taken_in, problems = sources.of_notebook(notebook, content, self.keyring)
+        snapshots, problems = sources.of_notebook(notebook, content, self.keyring)
         self._problems += problems
-        self._take_in(taken_in)
+        self._add(snapshots)
 
-    def _take_in(self, taken_in: Iterable[Received]) -> None:
+    def _add(self, snapshots: Iterable[Received]) -> None:
         with self._lock:
-            for received in taken_in:
+            for received in snapshots:
                 self._received.setdefault(received.version, received)
 
     def problems(self) -> list[NbcacheError]:
@@ -112,7 +112,7 @@ class Sharing:
         return self._problems[:_MOST_PROBLEMS]
 
     def known(self) -> list[Received]:
-        """Return the snapshots that are here, each with the present standing of its signer."""
+        """Return the received snapshots, each with the present standing of its signer."""
         with self._lock:
             received = list(self._received.values())
         return [self._with_standing(version) for version in received]
@@ -128,40 +128,40 @@ class Sharing:
             self._received.clear()
             self._problems.clear()
 
-    def of_no_use(self) -> Iterator[Elsewhere]:
-        """Yield the graphs of snapshots that are here and not used, and why."""
-        if (here := self._session.environment) is None:
+    def unusable_graphs(self) -> Iterator[Elsewhere]:
+        """Yield the graphs of received snapshots that are not used, with the reason."""
+        if (environment := self._session.environment) is None:
             return
         try:
-            known = self.known()
-        except NbcacheError:  # keys that cannot be read: nobody is trusted, as another notice says
+            snapshots = self.known()
+        except NbcacheError:  # keys cannot be read, as another notice says
             return
-        for received in known:
+        for received in snapshots:
             where, manifests = f"in {received.name}", received.snapshot.manifests
             if is_vouched(received.standing):
-                yield from unusable(manifests, here, where)
+                yield from unusable(manifests, environment, where)
                 continue
             graphs = tuple(graph for manifest in manifests for graph in manifest.graphs)
             whose = "signed by somebody whom you do not trust" if received.standing else "not signed"
             yield Elsewhere(graphs, f"{where}, {whose}")
 
     def receive(self, source: str | os.PathLike[str]) -> list[Received]:
-        """Take in the snapshots at `source` without using them; NbcacheError where none is whole."""
-        taken_in, problems = sources.versions(source, self.keyring)
-        if problems and not taken_in:
+        """Receive the snapshots at `source` without using them; NbcacheError if all are invalid."""
+        snapshots, problems = sources.versions(source, self.keyring)
+        if problems and not snapshots:
             raise problems[0]
-        self._take_in(taken_in)
+        self._add(snapshots)
         for problem in problems[:_MOST_PROBLEMS]:
             self._session.notice(f"a version is not used: {problem.with_next_step()}")
-        return taken_in
+        return snapshots
 
-    def restore(self, taken_in: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:
-        """Restore these, at once or when torch is imported; return what fits, or None until then."""
-        self.follow(taken_in)
+    def restore(self, snapshots: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:
+        """Restore snapshots, at once or when torch is imported; return what fits of each, or None."""
+        self.follow(snapshots)
         environment = self._session.environment
         restored: list[tuple[Received, Manifest | None]] = []
         problems: list[NbcacheError] = []
-        for received in map(self._with_standing, taken_in):
+        for received in map(self._with_standing, snapshots):
             try:
                 received.unlock(self._session.settings.trust)
                 fits = None if environment is None else self._adopt(received, environment)
@@ -173,8 +173,8 @@ class Sharing:
         self._session.cache.read_again()
         return restored
 
-    def restore_known(self, environment: Environment) -> None:
-        """Restore the snapshots that are here and may be used."""
+    def restore_all(self, environment: Environment) -> None:
+        """Restore all received snapshots that may be used."""
         self.looked(_LOOK_SECONDS)
         for received in self.known():
             try:
@@ -182,48 +182,48 @@ class Sharing:
                 logger.debug("%s: %d artifacts may be used", received.name, len(manifest.artifacts))
             except errors.EnvironmentMismatch as error:
                 logger.debug("%s is not used: %s", received.name, error)
-            except errors.TrustError as error:  # the line at load says so
+            except errors.TrustError as error:  # the line at load has the reason
                 logger.debug("%s is not used: %s", received.name, error)
                 continue
-            except NbcacheError as error:  # a statement in it is of something else: other snapshots go on
+            except NbcacheError as error:  # a statement in it does not match; go on with others
                 self._session.notice(str(error))
                 continue
             if (line := self.unfit_line(received)) and not self._foresaw(received):
                 self._session.notice(f"{one_line(received.name)}: {line}")
 
     def _foresaw(self, received: Received) -> bool:
-        """Return whether the line at load named what differs here: torch was not imported then."""
-        here, manifests = self._foreseen(), received.snapshot.manifests
+        """Return whether the line at load named the differences, although torch was not imported then."""
+        foreseen, manifests = self._foreseen(), received.snapshot.manifests
         differ = compatibility.foreseen_differences
-        return here is not None and all(differ(manifest, here) for manifest in manifests)
+        return foreseen is not None and all(differ(manifest, foreseen) for manifest in manifests)
 
-    def _adopt(self, received: Received, here: Environment) -> Manifest:
+    def _adopt(self, received: Received, environment: Environment) -> Manifest:
         packed = received.unlock(self._session.settings.trust)
-        manifest, wrong = usable(received, here, self.judge)
+        manifest, wrong = usable(received, environment, self.judge)
         for error in wrong:
             self._session.notice(f"{received.name}: part of it is not used: {error}")
-        self._session.cache.adopt(here, manifest, packed, (Level.L2, received.name))
+        self._session.cache.adopt(environment, manifest, packed, (Level.L2, received.name))
         return manifest
 
     def unfit_line(self, received: Received) -> str:
         """Return a line on the graphs of unchanged cells that do not fit here; empty if all fit."""
-        here = self._session.environment
-        return compatibility.unfit_line(received.snapshot.manifests, here, self.cells) if here else ""
+        current = self._session.environment
+        return compatibility.unfit_line(received.snapshot.manifests, current, self.cells) if current else ""
 
-    def follow(self, taken_in: Sequence[Received]) -> None:
-        """Make the kernel compile for a baseline where these need it, unless the user has set `portable`."""
+    def follow(self, snapshots: Sequence[Received]) -> None:
+        """Make the kernel compile for a baseline if snapshots need it, unless the user set `portable`."""
         settings = self._session.settings
-        here = self._session.environment or self._foreseen()
-        if here is None or settings.origin("portable") != "default":
+        environment = self._session.environment or self._foreseen()
+        if environment is None or settings.origin("portable") != "default":
             return
-        for received in taken_in:
+        for received in snapshots:
             with suppress(NbcacheError):  # of a stranger, or for a baseline that this CPU cannot run
                 self._with_standing(received).unlock(settings.trust)
-                if (name := compatibility.baseline_for(received.snapshot.manifests, here)) is not None:
-                    chosen = f"the snapshot {received.name}"
-                    self._session.configure(settings.with_value("portable", name, origin=chosen))
+                if (name := compatibility.baseline_for(received.snapshot.manifests, environment)) is not None:
+                    cause = f"the snapshot {received.name}"
+                    self._session.configure(settings.with_value("portable", name, origin=cause))
                     self._session.notice(
-                        f"this kernel compiles for any {name} CPU from now on, as {chosen} was "
+                        f"this kernel compiles for any {name} CPU from now on, as {cause} was "
                         "(%nbcache config portable=off)"
                     )
                     return
@@ -242,26 +242,26 @@ class Sharing:
         strangers: dict[str, Stranger] = {}
         for received in self.known():
             if received.standing is Standing.UNKNOWN:
-                who = Stranger(received.signer, received.snapshot.user, received)
-                strangers.setdefault(received.signer, who)
+                stranger = Stranger(received.signer, received.snapshot.user, received)
+                strangers.setdefault(received.signer, stranger)
             elif received.standing is not None:
-                for fingerprint, made in makers(received.snapshot).items():
+                for fingerprint, maker in makers(received.snapshot).items():
                     if fingerprint and self.judge.standing(fingerprint) is Standing.UNKNOWN:
-                        strangers.setdefault(fingerprint, Stranger(fingerprint, made.user, received))
-        return [who for who in strangers.values() if who.fingerprint not in self._ignored]
+                        strangers.setdefault(fingerprint, Stranger(fingerprint, maker.user, received))
+        return [stranger for stranger in strangers.values() if stranger.fingerprint not in self._ignored]
 
     def ignore(self, fingerprint: str) -> None:
         """Stop mentioning an untrusted signer, for as long as this kernel runs."""
         self._ignored.add(fingerprint)
 
     def trust(self, stranger: Stranger, name: str) -> None:
-        """Trust a signer from now on, called `name`, and restore what they have signed."""
+        """Trust a signer from now on, called `name`, and restore the snapshots that they have signed."""
         self.keyring.add(stranger.fingerprint, name)
         self._ignored.discard(stranger.fingerprint)
         self.judge.forget()
         self.follow([stranger.received])
         if (environment := self._session.environment) is not None:
-            self.restore_known(environment)
+            self.restore_all(environment)
             self._session.cache.read_again()
 
     def _with_standing(self, received: Received) -> Received:
@@ -269,9 +269,9 @@ class Sharing:
         return replace(received, standing=standing)
 
     def build(
-        self, origin: Origin, known: Mapping[str, Packed] = MappingProxyType({}), *, everything: bool = False
+        self, origin: Origin, stored: Mapping[str, Packed] = MappingProxyType({}), *, everything: bool = False
     ) -> Draft:
-        """Return a snapshot of what the present cells use, or of `everything`; SnapshotError without any."""
+        """Return a snapshot of present cells' artifacts, or of `everything`; SnapshotError if it is empty."""
         manifest = self._session.cache.manifest()
         if manifest is None or not manifest.artifacts:
             raise errors.SnapshotError(
@@ -280,17 +280,17 @@ class Sharing:
             )
         if not everything and (present := self._current()(manifest)).graphs:
             manifest = present
-        return build_snapshot(self._session.artifacts, manifest, origin, known)
+        return build_snapshot(self._session.artifacts, manifest, origin, stored)
 
     def _current(self) -> Callable[[Manifest], Manifest]:
-        """Return a function that restricts a manifest to what the notebook's present cells use."""
+        """Return a function that restricts a manifest to the graphs of the notebook's present cells."""
         if not (cells := present_cells(self._locate())):
             return lambda manifest: manifest  # the file is unknown
         cells |= self._session.program.present()
         return partial(asked_for, cells=cells, runs=self._session.cache.history.runs())
 
     def write(self, target: Path | Place, origin: Origin, *, everything: bool = False) -> Taken:
-        """Write a snapshot to `target`; the notebook's own keeps what present cells use, or `everything`."""
+        """Write a snapshot to `target`; the notebook's own keeps graphs of present cells, or `everything`."""
         notebook = self._locate()
         is_its_own = bool(notebook) and target == sources.beside(Path(notebook))
         current = self._current() if is_its_own and not everything else None
@@ -309,28 +309,28 @@ class Sharing:
         return self.write(target, self.origin(notebook)).summary()
 
     def beside_notebook(self, notebook: str) -> Path:
-        """Return the path of the notebook's snapshot; ConfigError where `notebook` is not known."""
+        """Return the path of the notebook's snapshot; ConfigError if `notebook` is empty."""
         step = "name a file, or set %nbcache config notebook=PATH"
-        return sources.beside(_known_path(notebook, "where its snapshot goes", "snapshot", step))
+        return sources.beside(_path_of(notebook, "where its snapshot goes", "snapshot", step))
 
     def of_notebook(self) -> Path:
-        """Return the notebook, whose snapshots are to be restored; ConfigError where it is not known."""
+        """Return the notebook, whose snapshots are to be restored; ConfigError if it is unknown."""
         step = "name a snapshot: a file, a notebook, a URL, or URL#NAME in a store"
-        return _known_path(self._locate(), "what to restore", "restore", step)
+        return _path_of(self._locate(), "what to restore", "restore", step)
 
     def origin(self, notebook: str) -> Origin:
         return sources.origin(os.path.basename(notebook), self._session.settings)
 
 
-def _known_path(notebook: str, what: str, verb: str, next_step: str) -> Path:
+def _path_of(notebook: str, purpose: str, verb: str, next_step: str) -> Path:
     if not notebook:
-        text = f"nbcache cannot find out which notebook this is, so not {what}"
+        text = f"nbcache cannot find out which notebook this is, so not {purpose}"
         raise errors.ConfigError(text, where=verb, next_step=next_step)
     return Path(notebook)
 
 
 def present_cells(notebook: str) -> frozenset[str]:
-    """Return the digests of the code cells in a notebook's file; none where it cannot be read."""
+    """Return the digests of the code cells in a notebook's file; empty if it cannot be read."""
     try:
         return _digests(read(Path(notebook), max_bytes=sources.MAX_NOTEBOOK_BYTES) if notebook else b"")
     except (NbcacheError, OSError):
@@ -344,19 +344,19 @@ def _digests(content: bytes) -> frozenset[str]:
         return frozenset()
 
 
-def usable(received: Received, here: Environment, judge: Judge) -> tuple[Manifest, list[NbcacheError]]:
-    """Return the part of a snapshot that fits `here` and has trusted makers, and faults of the other makers.
+def usable(received: Received, environment: Environment, judge: Judge) -> tuple[Manifest, list[NbcacheError]]:
+    """Return the part of a snapshot that fits and has trusted makers, and the faults of other parts.
 
-    Raises EnvironmentMismatch, a TrustError or a FormatError where nothing may be used.
+    Raises EnvironmentMismatch, a TrustError or a FormatError if no part may be used.
     """
-    manifest = compatibility.fitting(received.snapshot.manifests, here)
+    manifest = compatibility.fitting(received.snapshot.manifests, environment)
     if manifest is None:
         differing: list[str] = []
         for stored in received.snapshot.manifests[:_MOST_SHOWN]:
-            baseline = compatibility.baseline_for([stored], here)
-            differing += compatibility.fit_lines(compatibility.differences(stored, here), baseline)
-        what = "nothing in this snapshot fits this machine"
-        raise errors.EnvironmentMismatch(what, differing, where=received.where)
+            baseline = compatibility.baseline_for([stored], environment)
+            differing += compatibility.fit_lines(compatibility.differences(stored, environment), baseline)
+        problem = "nothing in this snapshot fits this machine"
+        raise errors.EnvironmentMismatch(problem, differing, where=received.where)
     admitted, problems = vouched(manifest, judge)
     if problems and not admitted.artifacts:
         problems[0].where = received.where

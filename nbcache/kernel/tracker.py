@@ -1,6 +1,6 @@
-"""Fold compile events into per-graph status: a reducer without I/O, clocks or torch.
+"""Folds compile events into a record for each graph, without I/O, clocks or torch.
 
-torch reports its work as nested spans on a thread, and as single facts in between. The outermost span
+torch reports its work as nested spans on a thread, and as single events in between. The outermost span
 with a compile id is one *compile* (of a frame, or of a lazy backward); inside it, each span that compiles
 or loads an FX graph opens a *graph*. Every moment is charged to the innermost span that has a phase; time
 outside any graph (tracing, keys, guards) goes to the first graph of the compile.
@@ -43,9 +43,9 @@ _PHASES = {
 _LOOKUP = "nbcache.lookup"
 _Amount = TypeVar("_Amount", int, float)
 _FEWEST_RECORDS = 1000
-"""Graphs that are kept when the oldest are dropped, which happens when there are twice as many."""
+"""Graphs that stay when the oldest are dropped, which happens at twice this number."""
 _GRAPH_DIFFERS = f"{NOT_STORED}graph: "
-"""The beginning of a reason that names the effect of an edit, and not the edit."""
+"""Prefix of a reason that names the effect of an edit, and not the edit."""
 _NO_AUTOGRAD_ENTRY = (
     "AOTAutograd's entry is not there, has other names, modes or options, or does not fit these inputs"
 )
@@ -96,13 +96,13 @@ class _Compile:
 
     @property
     def graph_break_reason(self) -> str | None:
-        """Why the function ends in a graph break, by the adopted trace or by torch."""
+        """The reason of the graph break that ends the function, by the adopted trace or by torch."""
         if isinstance(self.trace, events.TraceAdopted):
             return self.trace.graph_break_reason
         return self.frame.graph_break_reason if self.frame else None
 
     def take_over(self, graph: _Graph) -> None:
-        """Merge `graph` with an earlier try of it: a stored one that was useless."""
+        """Merge `graph` with earlier lookups of it, whose stored graphs were useless."""
         for earlier in [other for other in self.graphs if other is not graph]:
             if (earlier.key, earlier.backward) == (graph.key, graph.backward):
                 self.graphs.remove(earlier)
@@ -132,18 +132,18 @@ class Tracker:
         self._threads: dict[int, _Thread] = {}
         self._frames: dict[str, events.FrameCompiled] = {}
         self._broken: dict[str, str] = {}
-        """Function → why it broke off before there was anything to compile."""
+        """Function → the reason of a graph break that left nothing to compile before it."""
         self._cell: Cell | None = None
         self._records: list[GraphRecord] = []
         self._cell_start = 0
         self._runs: dict[tuple[str, str], int] = {}
         """Compile id and name of a kernel → the index of the last graph that runs it."""
         self._tuned: dict[int, tuple[GraphRecord, set[str]]] = {}
-        """Index → a hit whose kernels were benchmarked again, as it was before, and those kernels."""
+        """Index → the first record of a hit whose kernels were benchmarked again, and their names."""
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Go on in a forked child: compiles of other threads end there."""
+        """Forget the compiles of other threads, which a forked child lacks."""
         own = threading.get_ident()
         self._threads = {thread: state for thread, state in self._threads.items() if thread == own}
 
@@ -168,7 +168,7 @@ class Tracker:
         self._frames = {key: frame for key, frame in self._frames.items() if key in compile_ids}
 
     def end_cell(self) -> tuple[GraphRecord, ...]:
-        """Return the graphs of the cell that was running; what compiles from now on has no cell."""
+        """Return the graphs of the cell that was running; later compiles have no cell."""
         with self._lock:
             of_cell = self._records[self._cell_start :]
             graphs = tuple(record for record in of_cell if record.cell is self._cell)
@@ -181,7 +181,7 @@ class Tracker:
             state = self._threads.get(thread)
             return state.compile.function if state and state.compile else ""
 
-    def activity(self, now: float) -> Activity | None:
+    def activity(self, time: float) -> Activity | None:
         with self._lock:
             busy = [
                 (state.compile, state) for state in self._threads.values() if state.compile and state.stack
@@ -193,7 +193,7 @@ class Tracker:
                 function=compile.function,
                 compile_id=compile.compile_id,
                 phase=thread.stack[-1].phase,
-                seconds=max(0.0, now - compile.began),
+                seconds=max(0.0, time - compile.began),
                 graphs_done=len(self._records) - self._cell_start,
                 backward=thread.stack[-1].backward,
             )
@@ -201,19 +201,19 @@ class Tracker:
     def handle(self, event: events.Event) -> None:
         with self._lock:
             if isinstance(event, events.KernelTuned):
-                self._kernel_tuned(event)
+                self._note_tuning(event)
                 return
             thread = self._threads.setdefault(event.thread, _Thread())
             if isinstance(event, events.SpanStarted):
-                self._span_started(thread, event)
+                self._start_span(thread, event)
             elif isinstance(event, events.SpanEnded):
-                self._span_ended(thread, event)
+                self._end_span(thread, event)
             elif thread.compile is not None:
-                self._fact(thread, thread.compile, event)
+                self._apply(thread, thread.compile, event)
             if not thread.stack:
                 del self._threads[event.thread]
 
-    def _span_started(self, thread: _Thread, event: events.SpanStarted) -> None:
+    def _start_span(self, thread: _Thread, event: events.SpanStarted) -> None:
         if not thread.stack:
             if event.compile_id is None:  # a worker's own span: the thread that waits for it is charged
                 return
@@ -242,14 +242,14 @@ class Tracker:
             target.phases[thread.stack[-1].phase] += max(0.0, time - thread.charged_until)
         thread.charged_until = time
 
-    def _span_ended(self, thread: _Thread, event: events.SpanEnded) -> None:
-        if event.name not in [span.name for span in thread.stack]:  # began before we were watching
+    def _end_span(self, thread: _Thread, event: events.SpanEnded) -> None:
+        if event.name not in [span.name for span in thread.stack]:  # it began before the tracker
             return
-        while thread.stack[-1].name != event.name:  # torch drops spans that an exception tore down
+        while thread.stack[-1].name != event.name:  # torch does not end spans that raised
             self._pop(thread, event.time)
         compile = thread.compile
         if compile is not None and event.name == "inductor_compile":
-            self._inductor_ended(compile, event.attributes)
+            self._end_inductor(compile, event.attributes)
         elif compile is not None and event.name == "backend_compile":
             compile.inference = event.attributes.get("dispatch_mode") == "inference"
         self._pop(thread, event.time)
@@ -265,7 +265,7 @@ class Tracker:
         return span.name
 
     @staticmethod
-    def _inductor_ended(compile: _Compile, attributes: Mapping[str, Any]) -> None:
+    def _end_inductor(compile: _Compile, attributes: Mapping[str, Any]) -> None:
         graph, state = compile.open, attributes.get("cache_state")
         if graph is None or state is None:  # no state: it raised
             return
@@ -278,7 +278,7 @@ class Tracker:
             graph.outcome = Outcome(state)
         graph.key = graph.key or attributes.get("key")
 
-    def _fact(self, thread: _Thread, compile: _Compile, event: events.Event) -> None:
+    def _apply(self, thread: _Thread, compile: _Compile, event: events.Event) -> None:
         match event:
             case events.LookupStarted(key=key, backward=backward):
                 opened = compile.open is None
@@ -306,23 +306,23 @@ class Tracker:
                 (compile.open or compile).bytes[type] += size
             case events.CodeLoaded(path=path):
                 if (target := compile.last_graph) is not None:
-                    target.code_path = path  # what it loads itself, such as kernels, has come before
+                    target.code_path = path  # its kernels have been loaded before
             case events.FrameCompiled():
                 compile.frame = event
             case events.TraceAdopted() | events.TraceAudited() | events.FrameTraced():
                 compile.trace = event
 
-    def _kernel_tuned(self, event: events.KernelTuned) -> None:
-        """Note on a hit what it did not save: the kernel's best configuration was not there."""
+    def _note_tuning(self, event: events.KernelTuned) -> None:
+        """Note on a hit that a kernel was benchmarked again: no stored configuration fits."""
         index = self._runs.get((event.compile_id or "", event.name))
         if index is None or self._records[index].outcome is not Outcome.HIT:
             return
-        before, names = self._tuned.setdefault(index, (self._records[index], set()))
+        hit, names = self._tuned.setdefault(index, (self._records[index], set()))
         names.add(event.name)
         again = "1 kernel was" if len(names) == 1 else f"{len(names)} kernels were"
         listed = ", ".join(sorted(names)[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
         note = f"re-tuned: {again} benchmarked again, since no configuration that fits is stored: {listed}"
-        self._records[index] = replace(before, reason=f"{before.reason}; {note}" if before.reason else note)
+        self._records[index] = replace(hit, reason=f"{hit.reason}; {note}" if hit.reason else note)
 
     def _finish(self, compile: _Compile) -> None:
         if compile.frame is not None:
@@ -330,7 +330,7 @@ class Tracker:
         frame = self._frames.get(compile.compile_id)
         failure = compile.frame.failure if compile.frame else None
         if isinstance(compile.trace, events.TraceAdopted) and failure:
-            return  # torch could not go on with a stored trace, and traces now
+            return  # torch could not use a stored trace, and traces now
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
         if not graphs and compile.frame and compile.frame.operators and not failure:
             empty = bool(compile.graphs) or "inductor" in compile.phases
@@ -348,7 +348,7 @@ class Tracker:
             self._records.append(self._of_its_forward(self._record(compile, frame, graph)))
 
     def _of_its_forward(self, record: GraphRecord) -> GraphRecord:
-        """Give a backward that missed the reason of its forward: it is made of that, and says less."""
+        """Give a missed backward the reason of its forward, which causes it and says more."""
         if record.direction is not Direction.BACKWARD or not record.explanation:
             return record
         for graph in reversed(self._records):
@@ -370,7 +370,7 @@ class Tracker:
         shown = frame or replace(_NO_FRAME, function=compile.function)
         forward = _NO_FRAME if graph.backward else frame or _NO_FRAME
         broke = None if forward is _NO_FRAME else compile.graph_break_reason
-        if forward.function.endswith(RESUMED):  # it may go on where a frame without a graph broke
+        if forward.function.endswith(RESUMED):  # it may continue a frame that broke without a graph
             earlier = self._broken.pop(bare_name(forward.function), None)
             broke = broke or earlier
         return GraphRecord(
@@ -409,7 +409,7 @@ def _add(amounts: dict[str, _Amount], more: Mapping[str, _Amount]) -> None:
 
 
 def _reason_of(compile: _Compile, graph: _Graph, compiled: int) -> str | None:
-    """Return why a graph did not hit, or what a hit had to do all the same."""
+    """Return the reason that a graph did not hit, or the work that a hit had to repeat."""
     trace, autograd = compile.trace, compile.autograd
     if graph.outcome is not Outcome.HIT:
         if compile.frame and compile.frame.failure:
@@ -446,14 +446,14 @@ def _fate_of_trace(compile: _Compile) -> str | None:
 
 
 def _saved_seconds(compile: _Compile, graph: _Graph, seconds: Mapping[str, float]) -> float | None:
-    """Return the seconds of compiling once, with tracing where that is saved, less the seconds now."""
+    """Return the seconds of the first compile, with tracing if that is saved, less those of the hit."""
     once = graph.lookup.saved_seconds
-    if (whole := compile.autograd) and whole.outcome is Outcome.HIT:
-        once = (whole.backward_saved_seconds if graph.backward else whole.forward_saved_seconds) or once
+    if (lookup := compile.autograd) and lookup.outcome is Outcome.HIT:
+        once = (lookup.backward_saved_seconds if graph.backward else lookup.forward_saved_seconds) or once
     if once is None:
         return None
-    now = sum(spent for phase, spent in seconds.items() if phase not in ("trace", "dynamo", "total"))
-    saved = max(0.0, once - now)
+    spent_again = sum(spent for phase, spent in seconds.items() if phase not in ("trace", "dynamo", "total"))
+    saved = max(0.0, once - spent_again)
     if isinstance(compile.trace, events.TraceAdopted) and not graph.backward:
         saved += max(0.0, compile.trace.once_seconds - seconds.get("trace", 0.0))
     return saved

@@ -64,7 +64,7 @@ def store() -> MemoryStore:
         lambda session: session.cache._lock,
         lambda session: session.locator._known._cond,
         lambda session: session.cache._prefetcher._lock,
-        lambda session: session.cache._prefetcher._known._cond,
+        lambda session: session.cache._prefetcher._refs_ready._cond,
         lambda session: session._tracker._lock,
         lambda session: session.prewarm._lock,
         lambda session: session.cache._worker._lock,

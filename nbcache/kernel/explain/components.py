@@ -1,4 +1,4 @@
-"""The parts of a graph's key, kept small beside the graph, and the differences of two keys.
+"""The components of a graph's key, stored in short form with the graph, and differences of keys.
 
 torch writes the parts of a key as lines, `[digest] name: value`: the graph's code, each input, each setting.
 """
@@ -29,11 +29,11 @@ _KIND = re.compile(r"^(bf|[a-z])[a-z]*")
 _SIZE = re.compile(r"\('(.*)',\)")
 _SYMBOL = re.compile(r"-?[su]\d+")
 _FEW = 3
-"""More settings than that are set by a mode."""
+"""More settings than these come from a mode."""
 _MOST_COMPARED = 400
 """Graphs with more nodes from the first difference on are not compared node by node."""
 MOST_CONSTANTS = 300
-"""So many constants are kept, those with the shortest names: a large model has thousands."""
+"""So many constants are stored, those with the shortest names: a large model has thousands."""
 _MOST_GRAPHS = 32
 _MOST_NODES = 4000
 _MOST_BYTES = 1 << 20
@@ -56,7 +56,7 @@ _NAMES = {
 }
 """Names for people of parts of torch's keys, the most telling first."""
 _FOLLOWING = ("fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
-"""Parts that differ where the graphs do."""
+"""Parts that differ whenever the graphs differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class Components:
     """Settings of inductor that are not its defaults; long values are `#` and a digest."""
     others: Mapping[str, str]
     constants: Mapping[str, str] | None = None
-    """Numbers and flags that the function reads, by name; None where they are not known."""
+    """Numbers and flags that the function reads, by name; None if they are unknown."""
     places: tuple[str, ...] = field(default=(), compare=False)
-    """The line of each of `nodes`, `In[4]:7`; not kept, and empty where it is not known."""
+    """The line of each of `nodes`, `In[4]:7`; not stored, and empty if it is unknown."""
     names: tuple[str, ...] = field(default=(), compare=False)
-    """The name for people of each of `inputs`, `parameter self.a.weight`; not kept, and may be empty."""
+    """The name for people of each of `inputs`, `parameter self.a.weight`; not stored, and may be empty."""
 
 
 def from_lines(
@@ -98,26 +98,26 @@ def from_lines(
     """Return the components in torch's lines; `defaults` are inductor's settings as torch writes them.
 
     `constants` are those that the function reads, `places` the lines of nodes by the nodes' names, `named`
-    the graph's inputs, which are ignored where torch has made other inputs of them.
+    the graph's inputs, which are ignored if torch has made other inputs of them.
     """
     nodes: tuple[tuple[str, str], ...] = ()
     by_index: dict[int, str] = {}
     settings: dict[str, str] = {}
-    others: dict[str, str] = {}
+    parts: dict[str, str] = {}
     for line in lines:
         if (match := _LINE.fullmatch(line)) is None:
             continue
         digest, name, value = match.groups()
         if name == "gm":
             nodes = (*_nodes(value),)
-            others["gm"] = _hidden(digest)
+            parts["gm"] = _hidden(digest)
         elif match := _INPUT.fullmatch(name):
             by_index[int(match[1])] = _input(value, digest)
         elif match := _SETTING.fullmatch(name):
             if defaults.get(match[1]) != value:
                 settings[match[1]] = _short(value, digest)
         else:
-            others[name] = _hidden(digest) if name in _UNREADABLE else _short(value, digest)
+            parts[name] = _hidden(digest) if name in _UNREADABLE else _short(value, digest)
     inputs = [by_index[index] for index in sorted(by_index)]
     names: list[str] = []
     if len(named) == len(inputs):
@@ -128,7 +128,7 @@ def from_lines(
         tuple(text for _, text in nodes),
         tuple(inputs),
         settings,
-        others,
+        parts,
         None if constants is None else dict(constants),
         tuple(places.get(name, "") for name, _ in nodes),
         tuple(names),
@@ -136,7 +136,7 @@ def from_lines(
 
 
 def _short(value: str, digest: str) -> str:
-    """Return a value that a person can read at a glance; else its digest, in place of addresses and bytes."""
+    """Return a value if it is short and readable, without addresses and bytes; else its digest."""
     shown = value.isprintable() and " at 0x" not in value and len(value) <= _LONGEST
     return value if shown else _hidden(digest)
 
@@ -149,7 +149,7 @@ def _nodes(code: str) -> Iterator[tuple[str, str]]:
     for line in code.splitlines()[:_MOST_NODES]:
         text = line.strip()
         if " = " not in text and not text.startswith("torch."):
-            continue  # the head of the code, a comment, or what it returns
+            continue  # the function's head, a comment, or its return
         if match := _NODE.match(text):
             operator = match[1].removeprefix("torch.ops.").removeprefix("aten.").removesuffix(".default")
             name = text.partition(" = ")[0].partition(",")[0]
@@ -202,106 +202,106 @@ class _Rank(enum.IntEnum):
     FOLLOWS = enum.auto()
 
 
-def explain_miss(now: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:
-    """Return how a graph differs from the nearest of `stored`, keys with components as manifests hold them.
+def explain_miss(new: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:
+    """Return the differences of a graph from the nearest of `stored`: (key, components as text).
 
-    Of several as near, that which has most nodes in common, then the first. None without a
-    stored graph that differs: then the cause is outside the key.
+    Of several as near, it takes the one with most nodes in common, then the first. None if no stored graph
+    differs: then the cause is outside the key.
     """
-    nodes = Counter(now.nodes)
+    nodes = Counter(new.nodes)
     nearest: tuple[tuple[int, int], str, Components] | None = None
     for key, text in [pair for pair in stored if pair[1]][:_MOST_GRAPHS]:
         try:
-            before = from_text(text)
+            old = from_text(text)
         except FormatError:
             continue
-        apart = len(differences(before, now, in_nodes=False))
-        distance = (apart, -(nodes & Counter(before.nodes)).total())
+        apart = len(differences(old, new, in_nodes=False))
+        distance = (apart, -(nodes & Counter(old.nodes)).total())
         if apart and (nearest is None or distance < nearest[0]):
-            nearest = (distance, key, before)
+            nearest = (distance, key, old)
     if nearest is None:
         return None
-    _, key, before = nearest
-    return Explanation(key, tuple(differences(before, now)))
+    _, key, old = nearest
+    return Explanation(key, tuple(differences(old, new)))
 
 
-def differences(before: Components, now: Components, *, in_nodes: bool = True) -> list[Difference]:
+def differences(old: Components, new: Components, *, in_nodes: bool = True) -> list[Difference]:
     """Return the differences, the most telling first; `in_nodes` compares the nodes of the graphs."""
-    ranked = [*_others(before.others, now.others), *_inputs(before, now)]
-    settings = _mappings("setting", before.settings, now.settings, "the default")
+    ranked = [*_other_parts(old.others, new.others), *_inputs(old, new)]
+    settings = _mappings("setting", old.settings, new.settings, "the default")
     if len(settings) > _FEW:
         settings.insert(0, Difference(f"mode or options: {len(settings)} settings differ", "", ""))
     ranked += [(_Rank.SETTING, difference) for difference in settings]
-    if before.others.get("gm") != now.others.get("gm"):  # else no constant has changed anything
-        graph = _graph(before.nodes, now.nodes, now.places) if in_nodes else Difference("graph", "", "")
-        ranked += [(_Rank.GRAPH, graph), *_constants(before.constants, now.constants)]
+    if old.others.get("gm") != new.others.get("gm"):  # otherwise no constant has had an effect
+        graph = _graph(old.nodes, new.nodes, new.places) if in_nodes else Difference("graph", "", "")
+        ranked += [(_Rank.GRAPH, graph), *_constants(old.constants, new.constants)]
     return [difference for _, difference in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _constants(
-    before: Mapping[str, str] | None, now: Mapping[str, str] | None
+    old: Mapping[str, str] | None, new: Mapping[str, str] | None
 ) -> Iterator[tuple[_Rank, Difference]]:
     """Yield the constants that have changed, and those that only one of the two reads."""
-    if before is None or now is None:
+    if old is None or new is None:
         return
-    is_cut = max(len(before), len(now)) >= MOST_CONSTANTS
-    for difference in _mappings("constant", before, now, "not a constant"):
-        if difference.what.partition(" ")[2] in before.keys() & now.keys():
+    is_cut = max(len(old), len(new)) >= MOST_CONSTANTS
+    for difference in _mappings("constant", old, new, "not a constant"):
+        if difference.what.partition(" ")[2] in old.keys() & new.keys():
             yield _Rank.CHANGED, difference
         elif not is_cut:
             yield _Rank.VANISHED, difference
 
 
-def _others(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[_Rank, Difference]]:
-    names = {*before, *now} - {"gm"}
+def _other_parts(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[_Rank, Difference]]:
+    names = {*old, *new} - {"gm"}
     for name in [*filter(names.__contains__, _NAMES), *sorted(names - _NAMES.keys())]:
         called = _NAMES.get(name, name.replace("fx_kwargs[", "").rstrip("]").replace("_", " "))
-        if (then := before.get(name, "none")) != (here := now.get(name, "none")):
+        if (old_value := old.get(name, "none")) != (new_value := new.get(name, "none")):
             rank = _Rank.NAMED if name in _NAMES else _Rank.OTHER
-            yield _Rank.FOLLOWS if name in _FOLLOWING else rank, _difference(called, then, here)
+            yield _Rank.FOLLOWS if name in _FOLLOWING else rank, _difference(called, old_value, new_value)
 
 
-def _difference(what: str, before: str, now: str) -> Difference:
-    shown = not (before.startswith("#") or now.startswith("#"))
-    return Difference(what, *((before, now) if shown else ("", "")))
+def _difference(label: str, old: str, new: str) -> Difference:
+    shown = not (old.startswith("#") or new.startswith("#"))
+    return Difference(label, *((old, new) if shown else ("", "")))
 
 
-def _inputs(before: Components, now: Components) -> Iterator[tuple[_Rank, Difference]]:
-    then, here = (any(map(_SYMBOL.fullmatch, one.inputs)) for one in (before, now))
-    if then != here:
-        words = ["dynamic" if is_dynamic else "fixed" for is_dynamic in (then, here)]
-        inputs = zip(now.names, now.inputs, strict=False)
+def _inputs(old: Components, new: Components) -> Iterator[tuple[_Rank, Difference]]:
+    was_dynamic, is_dynamic = (any(map(_SYMBOL.fullmatch, one.inputs)) for one in (old, new))
+    if was_dynamic != is_dynamic:
+        words = ["dynamic" if dynamic else "fixed" for dynamic in (was_dynamic, is_dynamic)]
+        inputs = zip(new.names, new.inputs, strict=False)
         numbers = (name for name, value in inputs if name.startswith("number ") and _SYMBOL.fullmatch(value))
         yield _Rank.SIZES, Difference(next(numbers, "sizes"), *words)
-    elif len(before.inputs) != len(now.inputs):
-        yield _Rank.INPUTS, Difference("inputs", str(len(before.inputs)), str(len(now.inputs)))
-    elif before.inputs != now.inputs and Counter(before.inputs) == Counter(now.inputs):
+    elif len(old.inputs) != len(new.inputs):
+        yield _Rank.INPUTS, Difference("inputs", str(len(old.inputs)), str(len(new.inputs)))
+    elif old.inputs != new.inputs and Counter(old.inputs) == Counter(new.inputs):
         yield _Rank.FOLLOWS, Difference("inputs: in another order", "", "")
     else:
-        for index, (old, new) in enumerate(zip(before.inputs, now.inputs, strict=True)):
-            if old != new:
-                name = now.names[index] if now.names else ""
-                yield _Rank.INPUT, _difference(name or f"input {index}", old, new)
+        for index, (old_input, new_input) in enumerate(zip(old.inputs, new.inputs, strict=True)):
+            if old_input != new_input:
+                name = new.names[index] if new.names else ""
+                yield _Rank.INPUT, _difference(name or f"input {index}", old_input, new_input)
 
 
-def _mappings(kind: str, before: Mapping[str, str], now: Mapping[str, str], absent: str) -> list[Difference]:
+def _mappings(kind: str, old: Mapping[str, str], new: Mapping[str, str], absent: str) -> list[Difference]:
     return [
-        _difference(f"{kind} {name}", before.get(name, absent), now.get(name, absent))
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
+        _difference(f"{kind} {name}", old.get(name, absent), new.get(name, absent))
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
     ]
 
 
-def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...]) -> Difference:
+def _graph(old: tuple[str, ...], new: tuple[str, ...], places: tuple[str, ...]) -> Difference:
     """Return the difference of two graphs: one constant, or the number of nodes and the first of them."""
-    pairs = enumerate(zip(before, now, strict=False))
-    changes = [(index, old, new) for index, (old, new) in pairs if old != new]
-    begin = changes[0][0] if changes else min(len(before), len(now))
-    if len(changes) == 1 and len(before) == len(now):
-        _, old, new = changes[0]
-        if old.partition("(")[0] == new.partition("(")[0]:
-            return Difference("constant in the graph", old, new, _place(places, begin))
-    one, two = before[begin:], now[begin:]
+    pairs = enumerate(zip(old, new, strict=False))
+    changes = [(index, old_node, new_node) for index, (old_node, new_node) in pairs if old_node != new_node]
+    begin = changes[0][0] if changes else min(len(old), len(new))
+    if len(changes) == 1 and len(old) == len(new):
+        _, old_node, new_node = changes[0]
+        if old_node.partition("(")[0] == new_node.partition("(")[0]:
+            return Difference("constant in the graph", old_node, new_node, _place(places, begin))
+    one, two = old[begin:], new[begin:]
     if not one and not two:
         return Difference("graph: its nodes are connected otherwise", "", "")
     count = max(len(one), len(two))
@@ -310,9 +310,9 @@ def _graph(before: tuple[str, ...], now: tuple[str, ...], places: tuple[str, ...
         changed = [step for step in steps if step[0] != "equal"]
         count = sum(max(step[2] - step[1], step[4] - step[3]) for step in changed)
         one, two = one[changed[0][1] :], two[changed[0][3] :]
-    what = "1 node differs" if count == 1 else f"{count} nodes differ, first"
-    where = _place(places, len(now) - len(two))
-    return Difference(f"graph: {what}", one[0] if one else "", two[0] if two else "", where)
+    text = "1 node differs" if count == 1 else f"{count} nodes differ, first"
+    where = _place(places, len(new) - len(two))
+    return Difference(f"graph: {text}", one[0] if one else "", two[0] if two else "", where)
 
 
 def _place(places: tuple[str, ...], index: int) -> str:
@@ -329,12 +329,12 @@ def to_text(components: Components) -> str:
 
 
 def from_text(text: str) -> Components:
-    """Return the components that a manifest holds; CorruptEntry where it holds none that can be shown."""
+    """Return the components that a manifest holds; CorruptEntry if it holds none that can be shown."""
     try:
         unpacking = zlib.decompressobj()
         content = unpacking.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
-        nodes, inputs, settings, others, constants = json.loads(content)
-        mappings = (settings, others, {} if constants is None else constants)
+        nodes, inputs, settings, parts, constants = json.loads(content)
+        mappings = (settings, parts, {} if constants is None else constants)
         names = [
             *nodes,
             *inputs,
@@ -342,6 +342,6 @@ def from_text(text: str) -> Components:
         ]
         if not all(isinstance(name, str) and name.isprintable() for name in names):
             raise ValueError("no text that can be shown")
-        return Components(tuple(nodes), tuple(inputs), settings, others, constants)
+        return Components(tuple(nodes), tuple(inputs), settings, parts, constants)
     except (ValueError, TypeError, AttributeError, zlib.error, RecursionError) as error:
         raise corrupt("what the key of a graph is made of is not as nbcache writes it") from error

@@ -19,9 +19,9 @@ _CLEARLY = 0.75
 class Agreement(enum.StrEnum):
     EQUAL = "equal"
     USUAL = "usual"
-    """Within what torch.testing allows for the dtype."""
+    """Within the tolerance of torch.testing for the dtype."""
     LARGER = "larger"
-    """Up to a hundred times of that, as another order of sums can give."""
+    """Up to a hundred times that tolerance, as another order of sums may cause."""
     DIFFERENT = "different"
     """Beyond that, or of another shape, dtype or structure."""
     UNKNOWN = "unknown"
@@ -32,7 +32,7 @@ class Agreement(enum.StrEnum):
 class Comparison:
     agreement: Agreement = Agreement.EQUAL
     place: str = ""
-    """As Python writes it: `output['logits']`; empty where all are equal."""
+    """As Python writes it: `output['logits']`; empty if all are equal."""
     message: str = ""
     """The words of torch.testing.assert_close, or why results cannot be compared."""
 
@@ -84,7 +84,7 @@ class Resized:
     size: int
     seconds: float = 0.0
     guards: tuple[str, ...] = ()
-    """The guards that failed; empty where the call was not compiled again."""
+    """The guards that failed; empty if the call was not compiled again."""
     action: str = ""
     refused: str = ""
     failure: str = ""
@@ -102,7 +102,7 @@ class Diagnosis:
     device: str = "cpu"
     eager: Timing = Timing((0.0,))
     compiled: Timing | None = None
-    """None where the compiled call failed."""
+    """None if the compiled call failed."""
     failure: str = ""
     compile_seconds: float = 0.0
     """Seconds that the first calls took beyond running, now."""
@@ -123,7 +123,7 @@ class Diagnosis:
 
     @property
     def cold_seconds(self) -> float:
-        """Seconds of compiling where nothing is stored."""
+        """Seconds of compiling if nothing is stored."""
         return self.compile_seconds + self.saved_seconds
 
     @property
@@ -132,7 +132,7 @@ class Diagnosis:
 
     @property
     def pays_after(self) -> int | None:
-        """The number of calls after which compiling has paid for itself; None where it never does."""
+        """The number of calls after which compiling has paid for itself; None if it never does."""
         if self.compiled is None or not is_faster(self.compiled, self.eager):
             return None
         return math.ceil(self.cold_seconds / (self.eager.median - self.compiled.median))
@@ -170,8 +170,8 @@ def _ratio(slow: Timing, fast: Timing) -> float:
 
 
 def is_faster(one: Timing, other: Timing) -> bool:
-    """Return whether `one` is faster by a twentieth at least, and in three of four pairs of any two calls."""
-    pairs = [mine <= others for mine in one.seconds for others in other.seconds]
+    """Return whether `one` is faster by at least 5 %, and in at least 75 % of the pairs of calls."""
+    pairs = [seconds <= other_seconds for seconds in one.seconds for other_seconds in other.seconds]
     return _ratio(other, one) >= _WORTH_IT and sum(pairs) >= _CLEARLY * len(pairs)
 
 

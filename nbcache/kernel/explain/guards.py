@@ -56,11 +56,11 @@ _RULES = (
     ("expected type ", "pass tensors of the same class each time"),
     (r".*\.(?:size|stride)\(\)\[", "nothing: the code asks for the size, and each answer has a version"),
 )
-"""Advice by the beginning of a guard; the first rule that matches counts."""
+"""Advice by the beginning of a guard; the first rule that matches applies."""
 
 
 def readable(guards: str) -> str:
-    """Return guards without the addresses of objects, which tell a person nothing."""
+    """Return guards without the addresses of objects, which help no reader."""
     return _IDENTITY.sub(lambda match: f"{match[1]})" if match[1] else "", guards)
 
 
@@ -75,7 +75,7 @@ def tells_more(guards: str) -> bool:
 
 
 def recompile_action(guards: str) -> str:
-    """Return one thing to do about a recompile, by the guards that failed, one a line; the first counts."""
+    """Return one thing to do about a recompile, by the guards that failed, one a line; the first decides."""
     line = (guards.strip().splitlines() or [""])[0]
     compile_id = _COMPILE_ID.match(line)
     assert compile_id is not None  # it matches nothing as well
@@ -99,7 +99,7 @@ def _fill(action: str, match: re.Match[str]) -> str:
 
 
 def _of_value(name: str, value: str, is_first: bool) -> str:
-    """Return what to do about a value; `is_first` says that the function had one version."""
+    """Return what to do about a value; `is_first`: whether the function had one version."""
     if name.endswith(".training"):
         return "nothing: train and eval each have a version"
     if _NUMBER.match(value) is None:
@@ -109,7 +109,7 @@ def _of_value(name: str, value: str, is_first: bool) -> str:
     if "param_groups" in name:
         return "nothing: torch takes it as a variable from its second value on" if is_first else _EACH
     if is_first and (name.isidentifier() or not value.lstrip("-").isdecimal()):
-        taken = "nothing, where it is only calculated with: torch takes it as a variable from now on"
-        return f"{taken}; as a tensor it need not compile twice"
+        advice = "nothing, where it is only calculated with: torch takes it as a variable from now on"
+        return f"{advice}; as a tensor it need not compile twice"
     attribute = "make the attribute a tensor" if re.search(r"\.\w+$", name) else "make it a tensor"
     return f"{attribute}, where it is only calculated with; else each value has a version of its own"

@@ -1,6 +1,6 @@
 """A forecast of hits and seconds for the next run of a notebook's cells. Values in, values out.
 
-All of it is an estimate: torch decides by the graph that it traces, and nothing is traced here.
+Everything here is an estimate: torch decides by the graph that it traces, and nothing is traced here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NotebookCell:
     digest: str
     execution_count: int | None
     title: str
-    """Its first line that tells something: no decorator, comment or magic if there is another."""
+    """Its first line that is no decorator, comment or magic, or else its first line."""
     names: frozenset[str] = field(repr=False)
     """The names in its source."""
 
@@ -42,7 +42,7 @@ class NotebookCell:
 
 
 def cells_of(data: bytes) -> tuple[NotebookCell, ...]:
-    """Return the code cells of a notebook in order; FormatError where `data` is no notebook of nbformat 4."""
+    """Return the code cells of a notebook in order; FormatError if `data` is no notebook of nbformat 4."""
     try:
         notebook = json.loads(data)
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
@@ -73,9 +73,9 @@ class Verdict(enum.StrEnum):
     HIT = "hit"
     EDITED = "edited"
     """Its cell, or the one that defines its function, was edited, or a cell that compiled the function before
-    is gone: it hits if it is the same graph still."""
+    is gone. It hits if it is still the same graph."""
     GONE = "gone"
-    """It was compiled, and is nowhere now: not saved, evicted, or removed."""
+    """It was compiled, and is not stored: not saved, evicted, or removed."""
     ELSEWHERE = "elsewhere"
     BYPASS = "bypass"
 
@@ -108,7 +108,7 @@ class GraphPlan:
     function: str
     direction: Direction
     key: str
-    """torch's key when it was last compiled or hit; empty where it was bypassed."""
+    """torch's key when it was last compiled or hit; empty if it was bypassed."""
     verdict: Verdict
     level: Level | None
     source: str | None
@@ -129,7 +129,7 @@ class GraphPlan:
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """The expectation for a cell that has compiled something, as it is now or as it was."""
+    """The expectation for a cell that compiled graphs, in its present state or before an edit."""
 
     cell: NotebookCell
     is_edited: bool
@@ -140,12 +140,12 @@ class CellPlan:
 
     @property
     def cold_seconds(self) -> float | None:
-        """Estimate where nothing is stored; None if unknown."""
+        """Estimate if nothing is stored; None if unknown."""
         return _sum(graph.cold_seconds for graph in self.graphs)
 
     @property
     def expected_seconds(self) -> float | None:
-        """Estimate for now, where an edited cell compiles all of its graphs; None if unknown."""
+        """Estimate for now, if an edited cell compiles all of its graphs; None if unknown."""
         return _sum(
             graph.restored_seconds if graph.verdict is Verdict.HIT else graph.cold_seconds
             for graph in self.graphs
@@ -165,7 +165,7 @@ class CellPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The forecast for the next kernel of a notebook; a sum is None if a part of it is unknown."""
+    """The forecast for the next kernel of a notebook; sums with an unknown part are unknown, too."""
 
     cells: tuple[CellPlan, ...] = ()
     others: int = 0
@@ -226,15 +226,15 @@ def planned(
     environments: Collection[str] = (),
     unfit: Iterable[Unfit] = (),
 ) -> Plan:
-    """Return what the next kernel is expected to find of these cells.
+    """Return the forecast for these cells in the next kernel.
 
-    `places` are what is at hand, nearest first; `history` is oldest first; `environments` are the digests of
-    those that fit here, empty where that is not known.
+    `places` are the sources at hand, nearest first; `history` is oldest first; `environments` are the digests
+    of those that fit here, empty if they are unknown.
     """
-    here = {cell.digest for cell in cells}
+    present = {cell.digest for cell in cells}
     environments = {digest[:16] for digest in environments}
-    influences = influences_of(history, here)
-    known = _known(places, history, environments, here, influences)
+    influences = influences_of(history, present)
+    by_cell = _graphs_by_cell(places, history, environments, present, influences)
     index = {
         ref.key: place
         for place in reversed(places)
@@ -259,7 +259,7 @@ def planned(
             is_here = not run.kernel or not environments or run.environment in environments
             verdict = Verdict.GONE if is_here else Verdict.ELSEWHERE
         else:
-            is_redefined = bool(run.function_cell) and run.function_cell not in here
+            is_redefined = bool(run.function_cell) and run.function_cell not in present
             is_influenced = not influences.get(run.identity, frozenset()) <= edited
             verdict = Verdict.EDITED if is_edited or is_redefined or is_influenced else Verdict.HIT
         saved = saves.get(run.key)
@@ -282,22 +282,22 @@ def planned(
         )
 
     def add(cell: NotebookCell, digest: str, *, is_edited: bool) -> None:
-        graphs = tuple(graph_plan(run, is_edited) for run in known[digest])
+        graphs = tuple(graph_plan(run, is_edited) for run in by_cell[digest])
         plans[cell.position] = CellPlan(cell, is_edited, graphs)
 
-    seen = here & known.keys()
-    defining = {run.function_cell for graphs in known.values() for run in graphs}
-    free = [cell for cell in cells if cell.digest not in known and cell.digest not in defining]
-    covered = {run.function for digest in seen for run in known[digest]}
+    unedited = present & by_cell.keys()
+    defining = {run.function_cell for graphs in by_cell.values() for run in graphs}
+    free = [cell for cell in cells if cell.digest not in by_cell and cell.digest not in defining]
+    covered = {run.function for digest in unedited for run in by_cell[digest]}
     last = history[-1].kernel if history else ""
     gone: dict[str, None] = {}
-    for digest in reversed([digest for digest in known if digest not in here]):  # what ran last, first
-        functions = {run.function for run in known[digest]} - covered
+    for digest in reversed([digest for digest in by_cell if digest not in present]):  # latest first
+        functions = {run.function for run in by_cell[digest]} - covered
         if not functions:
-            continue  # an earlier state of what another cell compiles now, as far as can be told
-        of_last = [run for run in known[digest] if run.kernel == last]
+            continue  # probably an earlier state of another cell
+        of_last = [run for run in by_cell[digest] if run.kernel == last]
         counts = {run.execution_count for run in of_last if run.execution_count is not None}
-        if (cell := _find_edited(functions, counts, free)) is None:
+        if (cell := _find_edited_cell(functions, counts, free)) is None:
             gone |= dict.fromkeys(run.function for run in of_last)
             continue
         free.remove(cell)
@@ -305,51 +305,51 @@ def planned(
         covered |= functions
         add(cell, digest, is_edited=True)
     first = {cell.digest: cell for cell in reversed(cells)}
-    for digest in seen:
+    for digest in unedited:
         add(first[digest], digest, is_edited=False)
     rows = tuple(plans[position] for position in sorted(plans))
     missed = missed_unchanged(history, last)
     return Plan(rows, len(cells) - len(rows), tuple(gone), tuple(unfit), missed)
 
 
-def _known(
+def _graphs_by_cell(
     places: Sequence[Place],
     history: Sequence[Run],
     environments: Collection[str],
     digests: Collection[str],
     influences: Collection[tuple[str, int]],
 ) -> dict[str, list[Run]]:
-    """Return the graphs of each cell, by its digest, those that ran last at the end.
+    """Return cell digest → its graphs; cells that ran last are at the end.
 
-    A cell's graphs are those of one kernel that ran it here (`of_one_kernel`); else, those of all
-    manifests that fit; else those of a kernel elsewhere. `digests` are those of the notebook's cells.
+    A cell's graphs are those of one kernel that ran it here (`of_one_kernel`), else those of all manifests
+    that fit, else those of a kernel elsewhere. `digests` are those of the notebook's cells.
     """
-    by_cell: dict[str, list[Run]] = {}
+    runs_of: dict[str, list[Run]] = {}
     for run in history:
         if run.cell:
-            by_cell.setdefault(run.cell, []).append(run)
-    known: dict[str, list[Run]] = {}
+            runs_of.setdefault(run.cell, []).append(run)
+    graphs_of: dict[str, list[Run]] = {}
     for graph in (graph for place in places for graph in place.manifest.graphs if graph.cell):
         cell, key, outcome = graph.cell, graph.key, Outcome.MISS if graph.key else Outcome.BYPASS
         run = Run(0.0, "", 0, "", cell, graph.function, graph.direction, key, outcome, None, {})
-        if run not in known.setdefault(cell, []):
-            known[cell].append(run)
-    for cell, runs in sorted(by_cell.items(), key=lambda pair: pair[1][-1].time):
+        if run not in graphs_of.setdefault(cell, []):
+            graphs_of[cell].append(run)
+    for cell, runs in sorted(runs_of.items(), key=lambda pair: pair[1][-1].time):
         fits = [run for run in runs if not environments or run.environment in environments]
-        if not fits and cell in known:
+        if not fits and cell in graphs_of:
             continue
         of_one = of_one_kernel(fits or runs, digests, influences)
-        known.pop(cell, None)  # so that what ran last stands last
-        known[cell] = [*{(run.function, run.direction, run.key): run for run in of_one}.values()]
-    return known
+        graphs_of.pop(cell, None)  # so that the latest is last
+        graphs_of[cell] = [*{(run.function, run.direction, run.key): run for run in of_one}.values()]
+    return graphs_of
 
 
-def _find_edited(
+def _find_edited_cell(
     functions: Collection[str], counts: Collection[int], free: Sequence[NotebookCell]
 ) -> NotebookCell | None:
     """Return the edited cell that has compiled these functions, by its number or names; None if unknown.
 
-    `counts` are its numbers in the last kernel. A file without numbers counts as run in order.
+    `counts` are its numbers in the last kernel. A file without numbers is treated as run in order.
     """
     for cell in free:
         if (cell.execution_count or cell.position) in counts:
@@ -360,5 +360,5 @@ def _find_edited(
 
 def _sum(seconds: Iterable[float | None]) -> float | None:
     """Return the sum; None for no seconds, or unknown ones."""
-    known = list(seconds)
-    return sum(one or 0.0 for one in known) if known and None not in known else None
+    values = list(seconds)
+    return sum(value or 0.0 for value in values) if values and None not in values else None

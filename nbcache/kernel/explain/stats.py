@@ -45,7 +45,7 @@ class Tally:
     """Seconds of all of them, without waiting for other kernels."""
     waited_seconds: float
     waited_in_vain_seconds: float
-    """The part of it after which the graph was compiled all the same."""
+    """The part of `waited_seconds` after which the graph was compiled all the same."""
     saved_seconds: float
     """Seconds that hits saved, and torch's own folder would not have."""
     saved_by_torch_seconds: float
@@ -58,15 +58,15 @@ class Fate(enum.StrEnum):
 
     USED = "used"
     LOST = "lost"
-    """Asked for, and not there any more, or damaged: it was compiled again."""
+    """Looked up, but evicted or damaged, so it was compiled again."""
     CHANGED = "changed"
     """Something differs, and a graph was compiled in its place."""
     OTHER = "other"
     """Its function ran, with other versions of it."""
     IDLE = "idle"
-    """Its cell ran, and asked for nothing of it: what it calls was compiled before, or is called no more."""
+    """Its cell ran without looking it up: its function was compiled before, or is not called any longer."""
     UNREACHED = "unreached"
-    """Its cell has not run yet, or is not there any more."""
+    """Its cell has not run yet, or is not in the notebook any longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,12 @@ class StoredGraph:
 class TypeTally:
     type: str
     named: int
-    """Those that the notebook's manifests name."""
+    """Number of artifacts that the notebook's manifests name."""
     named_bytes: int
     restored: int
-    """Those that were put where the compiler looks."""
+    """Number of artifacts that were put where the compiler looks."""
     restored_bytes: int
-    """Bytes of those that manifests name: the size of others is not kept."""
+    """Bytes of those that manifests name; the size of others is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Lifetime:
     tally: Tally
     kernels: int
     since: float
-    """Unix seconds of the oldest run; 0 where there is none."""
+    """Unix seconds of the oldest run; 0 without a run."""
     is_cut: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Stats:
     store: Lifetime
     """All kernels of all notebooks that are remembered, without reasons, which may quote others' code."""
     traces: Mapping[str, int] = field(default_factory=dict)
-    """Stored traces by fate: `adopted`, `outdated`; `agrees` or `differs`, where they were audited."""
+    """Stored traces by fate: `adopted`, `outdated`; `agrees` or `differs`, if they were audited."""
     missed_unchanged: tuple[Run, ...] = ()
     """Graphs of this kernel that missed, although their cells are the same as last time."""
 
@@ -202,9 +202,9 @@ def audited(
 ) -> tuple[StoredGraph, ...]:
     """Return the fates in this kernel of the graphs that were stored before.
 
-    `stored` are the graphs of manifests, `graphs` those that this kernel compiled or hit, `explained` how
-    those that missed differ from the nearest stored one. `lost` are the keys of those that missed although
-    they were stored, `ran` the digests of the cells that have run.
+    `stored` are the graphs of manifests, `graphs` those that this kernel compiled or hit, `explained` the
+    differences of missed graphs from the nearest stored one. `lost` are the keys of graphs that missed
+    although they were stored, `ran` the digests of the cells that have run.
     """
     hits = {graph.key for graph in graphs if graph.outcome is Outcome.HIT}
     first = {graph.key: graph for graph in reversed(graphs)}
@@ -212,12 +212,12 @@ def audited(
     functions = {(graph.function, graph.direction) for graph in graphs}
     fates: dict[str, StoredGraph] = {}
     for graph in stored:
-        here = first.get(graph.key)
-        if not graph.key or (here and here.outcome is not Outcome.HIT and graph.key not in lost):
-            continue  # torch cannot store it, or this kernel has made it
+        record = first.get(graph.key)
+        if not graph.key or (record and record.outcome is not Outcome.HIT and graph.key not in lost):
+            continue  # torch cannot store it, or this kernel has compiled it
         why = ""
         if graph.key in lost:
-            fate, why = Fate.LOST, (here and here.reason) or ""
+            fate, why = Fate.LOST, (record and record.reason) or ""
         elif graph.key in hits:
             fate = Fate.USED
         elif graph.key in changes:
@@ -232,7 +232,7 @@ def audited(
 
 
 def by_type(refs: Iterable[ArtifactRef], restored: Collection[tuple[str, str]]) -> tuple[TypeTally, ...]:
-    """Count artifacts by type: those that manifests name, and those of `restored`, which are type and key."""
+    """Count artifacts by type: those that manifests name, and the `restored` ones, given by type and key."""
     named: dict[str, list[ArtifactRef]] = defaultdict(list)
     for ref in refs:
         named[ref.type].append(ref)
@@ -247,7 +247,7 @@ def by_type(refs: Iterable[ArtifactRef], restored: Collection[tuple[str, str]]) 
 
 
 def lifetime(history: Sequence[Run], *, most: int | None = None) -> Lifetime:
-    """Return what a history tells, oldest first, of which `most` runs are kept at most."""
+    """Return the figures of a history, which is oldest first and keeps `most` runs at most."""
     return Lifetime(
         tally(history),
         len({run.kernel for run in history}),

@@ -1,4 +1,4 @@
-"""The seconds of cells by phase, cold beside restored, and the kernels of a notebook in order.
+"""The seconds of cells by phase, cold and restored, and the kernels of a notebook in order.
 
 Values in, values out.
 """
@@ -16,7 +16,7 @@ from nbcache.kernel.explain.stats import not_hit_because
 from nbcache.storage.history import Run, expected
 
 _COLD = frozenset({"inductor", "build"})
-"""Phases that only a graph that is not there goes through."""
+"""Phases that only a graph that misses goes through."""
 OUTSIDE = "outside"
 _MOST_KERNELS = 20
 
@@ -28,14 +28,14 @@ class CellTimes:
     label: str
     functions: tuple[str, ...]
     now: Mapping[str, float]
-    """Seconds by phase in this kernel, and `outside` of all."""
+    """Seconds by phase in this kernel, and `outside` of all phases."""
     cold: Mapping[str, float] | None
-    """Seconds by phase where nothing is stored, by the history; None where one graph has none."""
+    """Seconds by phase if nothing is stored, by the history; None if it lacks one of the graphs."""
     restored: Mapping[str, float] | None
     is_restored: bool
 
     def bars(self) -> list[tuple[str, Mapping[str, float]]]:
-        """Return the bars to compare, as (label, seconds by phase), with that of now at the end."""
+        """Return the bars to compare, as (label, seconds by phase)."""
         if self.is_restored:
             return [*([("cold", self.cold)] if self.cold else []), ("now", self.now)]
         return [("now", self.now), *([("restored", self.restored)] if self.restored else [])]
@@ -43,7 +43,7 @@ class CellTimes:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The compiles of a function for one reason, in all kernels that are remembered."""
+    """The compiles of a function for one reason, in all kernels of the history."""
 
     function: str
     reason: str
@@ -75,8 +75,8 @@ def timeline(
     reports: Iterable[CellReport], history: Sequence[Run], kernel: str, environment: Environment | None = None
 ) -> Timeline:
     """Return the timeline of a kernel, which the history calls `kernel`; `history` is oldest first."""
-    here = "" if environment is None else environment.digest
-    cells = [_cell(report, history, here) for report in reports if report.graphs]
+    digest = "" if environment is None else environment.digest
+    cells = [_cell(report, history, digest) for report in reports if report.graphs]
     return Timeline(tuple(cells), _lost(history), _kernels(history, kernel))
 
 
@@ -85,19 +85,19 @@ def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellT
         expected(history, graph.cell_digest, graph.function, graph.direction, environment=environment)
         for graph in report.graphs
     ]
-    now = _sum([graph.seconds for graph in report.graphs])
-    outside = {OUTSIDE: max(0.0, report.seconds - sum(now.values()))}  # which it takes in any case
+    spent = _sum([graph.seconds for graph in report.graphs])
+    outside = {OUTSIDE: max(0.0, report.seconds - sum(spent.values()))}  # the same in every bar
 
-    def whole(estimates: list[Mapping[str, float] | None]) -> dict[str, float] | None:
-        known = [seconds for seconds in estimates if seconds is not None]
-        return _sum(known) | outside if len(known) == len(estimates) else None
+    def total(estimates: list[Mapping[str, float] | None]) -> dict[str, float] | None:
+        sums = [seconds for seconds in estimates if seconds is not None]
+        return _sum(sums) | outside if len(sums) == len(estimates) else None
 
     return CellTimes(
         label=report.cell.label if report.cell else "outside any cell",
         functions=tuple(dict.fromkeys(graph.function for graph in report.graphs)),
-        now=now | outside,
-        cold=whole([estimate.cold for estimate in usual]),
-        restored=whole([estimate.restored for estimate in usual]),
+        now=spent | outside,
+        cold=total([estimate.cold for estimate in usual]),
+        restored=total([estimate.restored for estimate in usual]),
         is_restored=all(graph.outcome is Outcome.HIT for graph in report.graphs),
     )
 
@@ -135,20 +135,20 @@ def _kernels(history: Sequence[Run], kernel: str) -> tuple[KernelRun, ...]:
 
 
 def with_estimates(
-    now: Activity, history: Sequence[Run], cell: str, environment: Environment | None = None, *, stored: bool
+    live: Activity, history: Sequence[Run], cell: str, environment: Environment | None = None, *, stored: bool
 ) -> Activity:
     """Return the running compile with its usual seconds and graphs.
 
     `history` is oldest first, `cell` the digest of the cell that runs; `stored` says that its graphs are
-    expected to hit. Where there are runs of this `environment`, others do not count.
+    expected to hit. If there are runs of this `environment`, others are ignored.
     """
-    here = "" if environment is None else environment.digest
-    hits = stored and now.phase not in _COLD
+    digest = "" if environment is None else environment.digest
+    hits = stored and live.phase not in _COLD
     usual_seconds = 0.0
-    for direction in [Direction.BACKWARD] if now.backward else [Direction.FORWARD, Direction.INFERENCE]:
-        estimate = expected(history, cell, now.function, direction, environment=here)
+    for direction in [Direction.BACKWARD] if live.backward else [Direction.FORWARD, Direction.INFERENCE]:
+        estimate = expected(history, cell, live.function, direction, environment=digest)
         seconds = estimate.restored if hits else estimate.cold
         usual_seconds = max(usual_seconds, (seconds or {}).get("total", 0.0))
     of_cell = [run for run in history if run.cell == cell and cell]
     last = {(run.key, run.function, run.direction) for run in of_cell if run.kernel == of_cell[-1].kernel}
-    return replace(now, usual_seconds=usual_seconds, usual_graphs=len(last))
+    return replace(live, usual_seconds=usual_seconds, usual_graphs=len(last))

@@ -54,7 +54,7 @@ _MISSES = (
     ("^threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
     ("", NOTHING_TO_DO),
 )
-"""Advice for a miss, by the first difference, where its values do not matter."""
+"""Advice for a miss, by the label of its first difference."""
 _NUMBER = re.compile(r"-?(\d|inf|nan)")
 _NO_CONSTANT = "not a constant"
 _GRAD = ", requires grad"
@@ -68,7 +68,7 @@ def next_action(graph: GraphRecord) -> str:
         return break_action(graph.graph_break_reason)
     if graph.recompile_reason and (graph.explanation is None or tells_more(graph.recompile_reason)):
         return recompile_action(graph.recompile_reason)
-    if graph.explanation is not None:  # which tells more than the guard of the version that came last
+    if graph.explanation is not None:  # which says more than the guard of the last version
         return _of_miss(graph.explanation.differences)
     if graph.outcome is Outcome.BYPASS:
         return _first(_BYPASSES, graph.reason or "")
@@ -99,7 +99,7 @@ def _of_miss(differences: Sequence[Difference]) -> str:
 
 
 def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
-    """Return what to do about a constant; `in_graph` tells whether the graph has another one now."""
+    """Return what to do about a constant; `in_graph`: whether the graph has another one now."""
     if name.endswith(".training"):
         return "nothing: train and eval each have a graph of their own"
     values = [value for value in (first.before, first.now) if value != _NO_CONSTANT]
@@ -116,19 +116,19 @@ def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
     return "make it a tensor, where it is only calculated with: another value need not compile again"
 
 
-def _of_input(before: str, now: str) -> str:
-    if before.partition(_GRAD)[0] == now.partition(_GRAD)[0]:
+def _of_input(old: str, new: str) -> str:
+    if old.partition(_GRAD)[0] == new.partition(_GRAD)[0]:
         return f"call x.detach(), {_OR_BOTH}"
-    if before.partition("[")[0] != now.partition("[")[0]:
+    if old.partition("[")[0] != new.partition("[")[0]:
         return f"cast it before the call, {_OR_BOTH}"
-    if before.partition(" on ")[2] != now.partition(" on ")[2]:
+    if old.partition(" on ")[2] != new.partition(" on ")[2]:
         return f"keep it on one device, {_OR_BOTH}"
-    if before.partition("]")[0] == now.partition("]")[0]:
+    if old.partition("]")[0] == new.partition("]")[0]:
         return f"call it with tensors laid out alike, such as x.contiguous(), {_OR_BOTH}"
-    then, here = (value.partition("[")[2].partition("]")[0].split(", ") for value in (before, now))
-    if len(then) != len(here):
+    old_sizes, new_sizes = (value.partition("[")[2].partition("]")[0].split(", ") for value in (old, new))
+    if len(old_sizes) != len(new_sizes):
         return f"call it with as many dimensions each time, {_OR_BOTH}"
-    if any(one != two and {one, two} & {"0", "1"} for one, two in zip(then, here, strict=True)):
+    if any(one != two and {one, two} & {"0", "1"} for one, two in zip(old_sizes, new_sizes, strict=True)):
         return "keep both: each is stored; torch compiles sizes 0 and 1 apart, also with dynamic=True"
     return "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"
 
@@ -153,7 +153,7 @@ class Why:
 
     @property
     def meter(self) -> str:
-        """The versions of its function, and the most that there may be; empty where it was not recompiled."""
+        """The versions of its function, and torch's limit; empty if it was not recompiled."""
         most, count = self.graph.recompile_limit, self.graph.versions
         if not self.graph.recompile_reason or not most or not count:
             return ""
@@ -180,15 +180,15 @@ class Why:
         }
 
 
-def explain(graphs: Iterable[GraphRecord], known: Iterable[GraphRecord]) -> list[Why]:
-    """Return explanations of `graphs`; `known` are all that this kernel has."""
+def explain(graphs: Iterable[GraphRecord], all_graphs: Iterable[GraphRecord]) -> list[Why]:
+    """Return explanations of `graphs`; `all_graphs` are those of this kernel."""
     frames: dict[object, set[str]] = defaultdict(set)
-    for graph in known:
+    for graph in all_graphs:
         if graph.direction is not Direction.BACKWARD:
             frames[_whose(graph)].add(graph.compile_id.partition("/")[0])
     return [Why(graph, max(1, len(frames[_whose(graph)]))) for graph in graphs]
 
 
 def _whose(graph: GraphRecord) -> object:
-    """Return what the parts of one function share, in one run of a cell."""
+    """Return a key that the parts of one function share, in one run of a cell."""
     return bare_name(graph.function), graph.location.rpartition(":")[0], graph.cell
