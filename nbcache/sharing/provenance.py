@@ -209,7 +209,7 @@ class Judge:
         return self._keyring().introduce(fingerprint, user, host)
 
     def standing(self, fingerprint: str) -> Standing:
-        """Return whether the user trusts a signer, by keys read at most a second ago."""
+        """Return a signer's standing, by keys that were read at most a second ago."""
         moment = time.monotonic()
         if (cached := self._cached.get(fingerprint)) is not None and moment - cached[0] < _STANDING_SECONDS:
             return cached[1]

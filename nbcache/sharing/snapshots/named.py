@@ -1,6 +1,6 @@
 """Snapshots in a store, under names that a team chooses: `redis://host/0#team/gpt`.
 
-Keys have these prefixes, which only snapshots use (a kernel's local store must not contain them)::
+Keys have these prefixes. Nothing else may use them, so a kernel's local store is unsuitable::
 
     artifact/<SHA-256 of the value>             one zstd frame, as in a snapshot file; versions share it
     snapshot/<name>/<SHA-256 of the value>      a snapshot file without artifacts: manifest and signature
@@ -341,7 +341,7 @@ class NamedSnapshots:
         """Mark the artifacts that no snapshot names; remove those that were marked `grace` seconds ago.
 
         Nothing is removed while a version is unreadable, since its artifacts are unknown. ConfigError for a
-        kernel's local store, whose artifacts have other names.
+        kernel's local store, which refers to artifacts by other keys.
         """
         if next(iter(self.store.keys("ref/")), None) is not None:
             raise ConfigError(
