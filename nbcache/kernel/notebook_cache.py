@@ -523,9 +523,9 @@ class Prefetcher:
         self._packed: dict[tuple[str, str], dict[str, tuple[ArtifactRef, bytes, Source]]] = {}
         """Type and key → digest → artifact that was brought, its compressed content, its source."""
         self.sources: dict[tuple[str, str], Source] = {}
-        self._taken: set[tuple[str, str]] = set()
+        self._popped: set[tuple[str, str]] = set()
         self._ahead: dict[tuple[str, str], list[Artifact]] = {}
-        self._held = 0
+        self._bytes_ahead = 0
         self._reading = object()
         """A token for the current reading ahead; another one ends it."""
 
@@ -544,9 +544,9 @@ class Prefetcher:
         """Start threads that read ahead the artifacts of `manifest`, and those that were brought."""
         with self._lock:
             self._reading = reading = object()
-            self._taken.clear()
+            self._popped.clear()
             self._ahead.clear()
-            self._held = 0
+            self._bytes_ahead = 0
             if manifest is not None:
                 manifests = [*self._brought, manifest]
                 merged = union(manifest.environment, manifest.notebook, manifests)
@@ -562,7 +562,7 @@ class Prefetcher:
             self._reading = object()
             self._ahead.clear()
             self._packed.clear()
-            self._held = 0
+            self._bytes_ahead = 0
             self._refs_ready.set()
 
     def refs(self, timeout: float = 0.0) -> tuple[ArtifactRef, ...]:
@@ -577,9 +577,9 @@ class Prefetcher:
     def pop(self, type: str, key: str) -> list[Artifact]:
         """Return the artifacts under a type and key, and release those that were read ahead."""
         with self._lock:
-            self._taken.add((type, key))
+            self._popped.add((type, key))
             artifacts = self._ahead.pop((type, key), None)
-            self._held -= _bytes_of(artifacts or ())
+            self._bytes_ahead -= _bytes_of(artifacts or ())
         return self._look(type, key) if artifacts is None else artifacts
 
     def release(self, refs: Iterable[ArtifactRef]) -> None:
@@ -607,17 +607,17 @@ class Prefetcher:
                 slot = next(wanted, None)
                 if slot is None or reading is not self._reading:
                     return
-                if slot in self._taken:
+                if slot in self._popped:
                     continue
-                if self._held > _AHEAD_BYTES:
+                if self._bytes_ahead > _AHEAD_BYTES:
                     return
             artifacts = self._look(*slot)
             with self._lock:
                 if reading is not self._reading:
                     return
-                if artifacts and slot not in self._taken:
+                if artifacts and slot not in self._popped:
                     self._ahead[slot] = artifacts
-                    self._held += _bytes_of(artifacts)
+                    self._bytes_ahead += _bytes_of(artifacts)
 
 
 def _bytes_of(artifacts: Iterable[Artifact]) -> int:
