@@ -111,7 +111,7 @@ def why_missed(
         if not place.differences and any(graph.key == miss.key for graph in place.graphs):
             return Reason(f"not used: it is {place.where}")
     if not graphs:
-        return _of_environments(miss, places) or Reason(FIRST_TIME)
+        return _environment_reason(miss, places) or Reason(FIRST_TIME)
     if any(graph.key == miss.key and not _is_unfinished(graph) for graph in graphs):
         return Reason(GONE)
     if nearest is not None:
@@ -125,7 +125,7 @@ def why_missed(
     return Reason(f"{NOT_STORED}{text}")
 
 
-def _of_environments(miss: Miss, places: Sequence[Elsewhere]) -> Reason | None:
+def _environment_reason(miss: Miss, places: Sequence[Elsewhere]) -> Reason | None:
     unfit = [place for place in places if place.differences]
     if not unfit:
         return None

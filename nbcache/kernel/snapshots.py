@@ -156,7 +156,7 @@ class Sharing:
         return snapshots
 
     def restore(self, snapshots: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:
-        """Restore snapshots, at once or when torch is imported; return what fits of each, or None."""
+        """Restore snapshots, at once or when torch is imported; return each with the part that fits."""
         self.follow(snapshots)
         environment = self._session.environment
         restored: list[tuple[Received, Manifest | None]] = []

@@ -345,9 +345,9 @@ class Tracker:
             _add(graphs[0].bytes, compile.bytes)
         for graph in graphs:
             self._runs |= {(compile.compile_id, name): len(self._records) for name in graph.names}
-            self._records.append(self._of_its_forward(self._record(compile, frame, graph)))
+            self._records.append(self._with_forward_reason(self._record(compile, frame, graph)))
 
-    def _of_its_forward(self, record: GraphRecord) -> GraphRecord:
+    def _with_forward_reason(self, record: GraphRecord) -> GraphRecord:
         """Give a missed backward the reason of its forward, which causes it and says more."""
         if record.direction is not Direction.BACKWARD or not record.explanation:
             return record

@@ -81,16 +81,16 @@ def recompile_action(guards: str) -> str:
     assert compile_id is not None  # it matches nothing as well
     guard = _COMMENT.split(line[compile_id.end() :].strip())[0]
     if (match := _SPECIAL.match(line)) is not None:
-        return _fill(_ONE_OR_ZERO, match)
+        return _fill_in(_ONE_OR_ZERO, match)
     for pattern, action in _RULES:
         if (match := re.match(pattern, guard)) is not None:
-            return _fill(action, match)
+            return _fill_in(action, match)
     if (match := _VALUE.fullmatch(guard)) is not None:
-        return _of_value(match["name"], match["value"], compile_id[2] == "0")
+        return _value_action(match["name"], match["value"], compile_id[2] == "0")
     return "keep what the guard asks for as it is between calls"
 
 
-def _fill(action: str, match: re.Match[str]) -> str:
+def _fill_in(action: str, match: re.Match[str]) -> str:
     names = {"dim": "dim"} | {name: text for name, text in match.groupdict().items() if text}
     if not names.get("tensor", "").isidentifier():
         names["tensor"] = "x"
@@ -98,7 +98,7 @@ def _fill(action: str, match: re.Match[str]) -> str:
     return action.format(**names)
 
 
-def _of_value(name: str, value: str, is_first: bool) -> str:
+def _value_action(name: str, value: str, is_first: bool) -> str:
     """Return what to do about a value; `is_first`: whether the function had one version."""
     if name.endswith(".training"):
         return "nothing: train and eval each have a version"

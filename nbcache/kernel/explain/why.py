@@ -69,9 +69,9 @@ def next_action(graph: GraphRecord) -> str:
     if graph.recompile_reason and (graph.explanation is None or tells_more(graph.recompile_reason)):
         return recompile_action(graph.recompile_reason)
     if graph.explanation is not None:  # which says more than the guard of the last version
-        return _of_miss(graph.explanation.differences)
+        return _miss_action(graph.explanation.differences)
     if graph.outcome is Outcome.BYPASS:
-        return _first(_BYPASSES, graph.reason or "")
+        return _first_match(_BYPASSES, graph.reason or "")
     if graph.outcome is Outcome.DISABLED:
         return "switch the cache on: %nbcache config shows which setting it is"
     if graph.outcome is Outcome.HIT:
@@ -80,25 +80,25 @@ def next_action(graph: GraphRecord) -> str:
 
 
 def break_action(reason: str) -> str:
-    return _first(_BREAKS, reason)
+    return _first_match(_BREAKS, reason)
 
 
-def _of_miss(differences: Sequence[Difference]) -> str:
+def _miss_action(differences: Sequence[Difference]) -> str:
     first = differences[0]
     kind, _, name = first.what.partition(" ")
     if kind == "constant":
         in_graph = any(difference.what == "constant in the graph" for difference in differences)
-        return _of_constant(name, first, in_graph)
+        return _constant_action(name, first, in_graph)
     if kind in ("parameter", "buffer"):
         return "nothing, if you have changed the model: each version is stored"
     if kind == "input":
-        return _of_input(first.before, first.now)
+        return _input_action(first.before, first.now)
     if first.what == "sizes" and first.now == "dynamic":
         return "nothing: it is for more sizes than one now, and the next kernel finds it"
-    return _first(_MISSES, first.what)
+    return _first_match(_MISSES, first.what)
 
 
-def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
+def _constant_action(name: str, first: Difference, in_graph: bool) -> str:
     """Return what to do about a constant; `in_graph`: whether the graph has another one now."""
     if name.endswith(".training"):
         return "nothing: train and eval each have a graph of their own"
@@ -116,7 +116,7 @@ def _of_constant(name: str, first: Difference, in_graph: bool) -> str:
     return "make it a tensor, where it is only calculated with: another value need not compile again"
 
 
-def _of_input(old: str, new: str) -> str:
+def _input_action(old: str, new: str) -> str:
     if old.partition(_GRAD)[0] == new.partition(_GRAD)[0]:
         return f"call x.detach(), {_OR_BOTH}"
     if old.partition("[")[0] != new.partition("[")[0]:
@@ -133,7 +133,7 @@ def _of_input(old: str, new: str) -> str:
     return "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"
 
 
-def _first(table: tuple[tuple[str, str], ...], text: str) -> str:
+def _first_match(table: tuple[tuple[str, str], ...], text: str) -> str:
     return next(action for pattern, action in table if re.search(pattern, text))
 
 
@@ -185,10 +185,10 @@ def explain(graphs: Iterable[GraphRecord], all_graphs: Iterable[GraphRecord]) ->
     frames: dict[object, set[str]] = defaultdict(set)
     for graph in all_graphs:
         if graph.direction is not Direction.BACKWARD:
-            frames[_whose(graph)].add(graph.compile_id.partition("/")[0])
-    return [Why(graph, max(1, len(frames[_whose(graph)]))) for graph in graphs]
+            frames[_function_key(graph)].add(graph.compile_id.partition("/")[0])
+    return [Why(graph, max(1, len(frames[_function_key(graph)]))) for graph in graphs]
 
 
-def _whose(graph: GraphRecord) -> object:
+def _function_key(graph: GraphRecord) -> object:
     """Return a key that the parts of one function share, in one run of a cell."""
     return bare_name(graph.function), graph.location.rpartition(":")[0], graph.cell

@@ -225,13 +225,13 @@ class SharedLevel(Connection):
             entries = self._look_up(environment, type, key)
             return [entry for entry in entries if entry.statement.ref.digest not in tried] or None
 
-        def wait_for(holder: Holder | None) -> None:
+        def note_holder(holder: Holder | None) -> None:
             nonlocal waits
             waits, self.holder = True, holder
 
         try:
             slot = slot_of(environment, type, key)
-            if entries := self._flights.wait(slot, fetch_new, expected, wait_for, patience):
+            if entries := self._flights.wait(slot, fetch_new, expected, note_holder, patience):
                 return entries
         except StoreError as error:
             self.fails(error)

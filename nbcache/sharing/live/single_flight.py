@@ -153,7 +153,7 @@ class SingleFlight:
     def close(self, *, release: bool = True) -> None:
         """Stop waiting; release the leases, or without `release` let them expire."""
         self._closed.set()
-        with suppress(StoreError):  # other leases expire
+        with suppress(StoreError):  # unreleased leases expire
             for name in list(self._flights) if release else ():
                 self.done(name)
 

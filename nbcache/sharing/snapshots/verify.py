@@ -131,10 +131,10 @@ def packed_bytes(snapshot: Snapshot) -> int:
 def without(received: Received, gone: Collection[str]) -> Received:
     """Return `received` without the artifacts whose digests are in `gone`."""
 
-    def remaining(manifest: Manifest) -> Manifest:
+    def restrict(manifest: Manifest) -> Manifest:
         return replace(manifest, artifacts=tuple(ref for ref in manifest.artifacts if ref.digest not in gone))
 
-    return replace(received, snapshot=select_refs(received.snapshot, remaining))
+    return replace(received, snapshot=select_refs(received.snapshot, restrict))
 
 
 def select_refs(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> Snapshot:
