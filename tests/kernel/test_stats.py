@@ -147,7 +147,7 @@ def test_net_is_what_was_saved_against_plain_torch_less_what_it_cost() -> None:
 
 
 def test_it_reads_as_a_page() -> None:
-    shown = render_stats(the_stats(), "model.ipynb", now=1000.0 + 3 * 86400)
+    shown = render_stats(the_stats(), "model.ipynb", at=1000.0 + 3 * 86400)
     lines = shown.text.splitlines()
     assert lines[0].startswith("nbcache stats · this kernel · 6 graphs · 4 of 6 hits (67 %)")
     net = "  net 38.0 s: 39.0 s saved against plain torch, less 0.50 s that nbcache took and 0.50 s waited"

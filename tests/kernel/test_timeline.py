@@ -68,7 +68,7 @@ def test_what_was_lost_and_the_kernels_come_from_the_history() -> None:
 
 def test_bars_are_on_one_scale_and_colour_is_not_the_only_sign() -> None:
     report = CellReport(CELL, (graph(),), 2.0)
-    shown = render_timeline(timeline([report], [EARLIER, run("k2", 200.0)], "k2"), "n.ipynb", now=260.0)
+    shown = render_timeline(timeline([report], [EARLIER, run("k2", 200.0)], "k2"), "n.ipynb", at=260.0)
     lines = shown.text.splitlines()
     assert lines[0] == "nbcache timeline · n.ipynb"
     assert f"    cold      {'D' * 5}{'I' * 19}{'B' * 24}..  ~10.5 s" in lines

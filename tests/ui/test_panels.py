@@ -166,7 +166,7 @@ def test_long_code_is_cut():
 
 
 def test_the_timeline_has_bars_on_one_scale_and_says_in_words_what_they_say():
-    shown = render_timeline(TIMES, now=10_000.0)
+    shown = render_timeline(TIMES, at=10_000.0)
     assert "width:95.00%" in shown.html and "width:30.00%" in shown.html  # of the longest bar, 10 s
     for text in (Page(shown.html).text, shown.text):
         for words in ("cold", "restored", "10.0 s", "kernel build", "lr differs", "2 of 3 graphs", "2 h ago"):

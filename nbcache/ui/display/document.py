@@ -1,4 +1,4 @@
-"""The document that each report, magic and panel is made of: lines, tables, bars, code and folded sections.
+"""Documents, which reports, magics and panels show: lines, tables, bars, code and folded sections.
 
 A builder turns values into blocks. `text` and `html` render the same blocks for a terminal and a notebook.
 """
@@ -28,7 +28,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """A bar in a table's cell, in a frame that `most` would fill."""
+    """A bar in a table's cell; a value of `most` fills it."""
 
     value: float
     most: float
@@ -44,7 +44,7 @@ Mark = enum.Enum("Mark", "NONE NOTICE QUOTE RUNNING")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, folded where it is too long."""
+    """One line, wrapped if it is too long."""
 
     spans: tuple[Inline, ...]
     level: int = 0
@@ -102,7 +102,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Parts side by side; a bar of `scale` is as long as a bar can be."""
+    """Parts side by side; amounts that sum up to `scale` fill the whole width."""
 
     label: str
     parts: Sequence[Part]
@@ -123,7 +123,7 @@ class Code:
 
     lines: Sequence[str]
     is_python: bool = True
-    """HTML colours Python code, and lets it scroll; it folds other lines."""
+    """HTML colours Python code and lets it scroll; other lines are wrapped."""
 
 
 GAP = Line(())
@@ -131,12 +131,12 @@ GAP = Line(())
 
 
 InText = enum.Enum("InText", "ALL HEAD NOTHING")
-"""The part of a folded section that text shows. Text folds nothing."""
+"""The part of a folded section that plain text shows, where nothing can be unfolded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A head, and below it blocks that open and close."""
+    """A head, and blocks below it that the reader folds and unfolds."""
 
     head: Title | Line
     blocks: Sequence[Block]
@@ -169,10 +169,10 @@ def code(text: str, limit: int = LONG) -> Span:
     return Span(text, Style.CODE, limit)
 
 
-def labelled(label: str, text: str, style: Style = Style.PLAIN, level: int = 0, limit: int = LONG) -> Line:
+def label_line(label: str, text: str, style: Style = Style.PLAIN, level: int = 0, limit: int = LONG) -> Line:
     return line(faint(f"{label}:"), Span(text, style, limit), level=level)
 
 
 def badge(state: str, text: str = "") -> Span:
-    """Return an outcome or a state of a check on its colour; `text` replaces its name."""
+    """Return an outcome or a check's state as a coloured badge; `text` is shown instead of its name."""
     return Span(text or state, _BADGES.get(state, Style.NEUTRAL))

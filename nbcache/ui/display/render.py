@@ -1,8 +1,8 @@
-"""Render a document as HTML for a notebook, and as IPython's `display` takes it: also as text and JSON.
+"""Render a document as HTML for a notebook, and as a MIME bundle of HTML, text and JSON for IPython.
 
-The HTML keeps to what JupyterLab's sanitizer leaves of an untrusted notebook: inline styles with plain
-values, `<details>`, no `<style>`, `<script>` or `<svg>`. It sets no text colour outside code, so it reads in
-light and dark themes alike. Text from elsewhere passes through `_text` or `escape`.
+JupyterLab's sanitizer keeps all of this HTML, even in an untrusted notebook: it has inline styles with plain
+values and `<details>`, but no `<style>`, `<script>` or `<svg>`. Only code has text colours, so that light and
+dark themes both work. Untrusted text passes through `_text` or `escape`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _COLOURS = (
     ("Literal.String", "color:#2e8a3d"),
     ("Literal.Number", "color:#ac6939"),
 )
-"""The style of each kind of token. The contrast of each colour is above 4.3 to 1 on white and on black."""
+"""Kind of token → its style. Each colour has a contrast above 4.3 to 1 on white and on black."""
 _STEP = 14
 _NAMES = 70
 _METER = 90
@@ -87,11 +87,11 @@ class Rendered:
     mime: str = "application/vnd.nbcache.report+json"
 
     def __post_init__(self) -> None:
-        """Clean the text, parts of which others may have written."""
+        """Remove control characters from the text, of which other people may have written parts."""
         object.__setattr__(self, "text", clean(self.text))
 
     def bundle(self) -> dict[str, Any]:
-        """Return the MIME bundle, without `data` if that is more than 16 KiB of JSON."""
+        """Return the MIME bundle, without `data` if its JSON is longer than 16 KiB."""
         bundle: dict[str, Any] = {"text/plain": self.text, "text/html": self.html}
         if self.data is not None and len(json.dumps(self.data)) <= _JSON_LIMIT:
             bundle[self.mime] = dict(self.data)
@@ -107,7 +107,7 @@ class Rendered:
 def render(
     blocks: Sequence[doc.Block], data: Mapping[str, Any] | None = None, kind: str = "report"
 ) -> Rendered:
-    """Return a document rendered twice; `kind` names its JSON in the MIME type."""
+    """Return a document as text and HTML; `kind` is the part of the MIME type that names its JSON."""
     return Rendered(to_text(blocks), to_html(blocks), data, f"application/vnd.nbcache.{kind}+json")
 
 
@@ -168,8 +168,8 @@ def _inline(span: doc.Inline) -> str:
         return _text(span)
     if isinstance(span, doc.Span):
         if span.style is doc.Style.WHOLE:
-            whole = "\n".join(map(printable, span.text[:LONG].splitlines()))
-            return _tag("span", _STYLES[span.style], escape(whole))
+            lines = "\n".join(map(printable, span.text[:LONG].splitlines()))
+            return _tag("span", _STYLES[span.style], escape(lines))
         if span.style is doc.Style.BOLD:
             return f"<b>{_text(span.text, span.limit)}</b>"
         return _text(span.text, span.limit, _STYLES[span.style])
@@ -182,7 +182,7 @@ def _inline(span: doc.Inline) -> str:
 def _table(table: doc.Table) -> str:
     rows = doc.rows_of(table)
     columns = [(column.title, _COLUMNS[column.wrap]) for column in table.columns]
-    if any(column.wrap is doc.Wrap.WORDS for column in table.columns):  # they need room as well
+    if any(column.wrap is doc.Wrap.WORDS for column in table.columns):  # these columns need room, too
         columns = [(title, style.replace(";width:100%", "")) for title, style in columns]
     has_notes = bool(table.notes) and any(row.notes for row in rows)
     if has_notes:
@@ -220,21 +220,21 @@ def _code(lines: Sequence[str], is_python: bool) -> str:
 
 
 def _tag(name: str, style: str, *inner: str, attributes: str = "") -> str:
-    """Return an element; `inner` and `attributes` are HTML already."""
+    """Return an element; the caller has escaped `inner` and `attributes`."""
     styled = f' style="{style}"' if style else ""
     return f"<{name}{attributes}{styled}>{''.join(inner)}</{name}>"
 
 
 def _text(text: str, limit: int = LONG, style: str = "") -> str:
-    """Return text as HTML, on one line; the tooltip of text that is cut has all of it."""
+    """Return text as one line of HTML; if it is cut, its tooltip has the whole text."""
     shown = one_line(text, limit)
     title = "" if shown == one_line(text) else f' title="{escape(one_line(text))}"'
     return _tag("span", style, escape(shown), attributes=title) if title or style else escape(shown)
 
 
 def _highlight(code: str) -> Iterator[str]:
-    """Yield tokens of code as HTML, in colours."""
-    from pygments.lexers.python import PythonLexer  # which IPython brings; it takes a moment to import
+    """Yield the tokens of Python code as coloured HTML."""
+    from pygments.lexers.python import PythonLexer  # a dependency of IPython; imported late, as it is slow
 
     for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(code):
         name = str(kind).removeprefix("Token.")

@@ -1,4 +1,4 @@
-"""Show graphs, why they missed, the report of a cell, the session, settings, checks and the live line."""
+"""Render graphs, why they missed, a cell's report, the session, settings, checks and the live line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nbcache.sharing.live.level import SharedFigures
 from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.ui.display import document as doc
 from nbcache.ui.display import words
-from nbcache.ui.display.document import badge, code, faint, labelled, line
+from nbcache.ui.display.document import badge, code, faint, label_line, line
 from nbcache.ui.display.render import Rendered, render, to_html
 from nbcache.ui.display.stats import reason_table
 from nbcache.ui.display.words import BAR, Check, CheckState, StoreFigures, activity_parts, totals
 
 _SHORT = 100
-"""Characters of a reason that the HTML table shows; the details have all of it."""
+"""Characters of a reason in the HTML table; the details have the whole reason."""
 _MOST_LINES, _LONGEST_LINE = 400, 400
 """Lines of code that are shown, and characters of each."""
 _COLUMNS = (
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 def graph_blocks(graphs: Sequence[GraphRecord]) -> list[doc.Block]:
-    """Return graphs as a table, and, folded in HTML, all details of each."""
+    """Return graphs as a table; HTML also has a folded section with the details of each graph."""
     if not graphs:
         return []
     rows = [
@@ -43,13 +43,13 @@ def graph_blocks(graphs: Sequence[GraphRecord]) -> list[doc.Block]:
                 [graph.compile_id, faint(graph.direction.value)],
                 badge(graph.outcome.value),
                 doc.Span(words.source(graph), limit=32),
-                words.taken(graph),
-                words.saved(graph),
+                words.time_words(graph),
+                words.saved_words(graph),
                 NOTHING if graph.operators is None else str(graph.operators),
                 str(graph.kernels or NOTHING)
                 + (f" ({graph.kernels_compiled} compiled)" if graph.kernels_compiled else ""),
             ],
-            [labelled(label, text, limit=_SHORT) for label, text in words.explanations(graph)],
+            [label_line(label, text, limit=_SHORT) for label, text in words.explanations(graph)],
         )
         for graph in graphs
     ]
@@ -65,7 +65,7 @@ def graph_blocks(graphs: Sequence[GraphRecord]) -> list[doc.Block]:
 
 
 def detail(why: Why, contents: GraphContents | None = None) -> list[doc.Block]:
-    """Return everything that is known of a graph; `contents` has its guards and code."""
+    """Return all details of a graph; `contents` adds its guards and generated code."""
     blocks = [*_why_lines(why), *_facts(why.graph)]
     return blocks if contents is None else [*blocks, *_contents(why.graph, contents)]
 
@@ -75,18 +75,18 @@ def render_graph(why: Why, contents: GraphContents) -> Rendered:
     data = {**why.to_json(), **contents.to_json(), "code_path": graph.code_path or None}
     head = doc.Title(
         f"{graph.function} {words.short_location(graph)} {_id(graph)}",
-        [badge(graph.outcome.value, _outcome(graph)), words.taken(graph)],
+        [badge(graph.outcome.value, _outcome(graph)), words.time_words(graph)],
     )
     return render([head, *detail(why, contents)], data, "graph")
 
 
 def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "") -> Rendered:
-    """Return the reasons of graphs, and the notices; `remark` is about them, or about their absence."""
+    """Return why graphs missed, and notices; `remark` tells whose graphs these are, or why the list is empty."""
     parts = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
     blocks: list[doc.Block] = [doc.Title("nbcache why", parts)]
     for row in rows:
         graph, place = row.graph, words.short_location(row.graph)
-        outcome = badge(graph.outcome.value, DOT.join([_outcome(graph), words.taken(graph)]))
+        outcome = badge(graph.outcome.value, DOT.join([_outcome(graph), words.time_words(graph)]))
         blocks.append(line(code(f"{graph.function} {place}"), faint(f"{_id(graph)}:"), outcome))
         blocks += _why_lines(row, level=1)
     blocks += [line(notice, mark=doc.Mark.NOTICE) for notice in notices]
@@ -95,9 +95,9 @@ def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "
 
 
 def graph_line(graph: GraphRecord) -> doc.Line:
-    """Return a graph on one line, for a section that opens to its details."""
-    outcome, saved, source = graph.outcome.value, words.saved(graph), words.source(graph)
-    facts = [words.taken(graph)]
+    """Return a graph on one line, as the head of a section with its details."""
+    outcome, saved, source = graph.outcome.value, words.saved_words(graph), words.source(graph)
+    facts = [words.time_words(graph)]
     facts += [f"saved {saved}"] if saved != NOTHING else []
     facts += [source] if source != NOTHING else []
     reasons = words.explanations(graph)
@@ -120,34 +120,34 @@ def _why_lines(why: Why, level: int = 0) -> Iterator[doc.Block]:
     clause = None if explanation is None else explanation.clause()  # the differences below say more
     for label, text in words.explanations(why.graph):
         if text != f"{NOT_STORED}{clause}":
-            yield labelled(label, text.removesuffix(f"; {clause}"), doc.Style.WHOLE, level)
+            yield label_line(label, text.removesuffix(f"; {clause}"), doc.Style.WHOLE, level)
         if label == "recompile" and why.meter:
-            yield labelled("so far", why.meter, level=level)
+            yield label_line("so far", why.meter, level=level)
         if label == "graph break" and why.cost:
-            yield labelled("cost", why.cost, level=level)
+            yield label_line("cost", why.cost, level=level)
     for difference in () if explanation is None else explanation.differences:
-        yield labelled("differs", difference.words(), level=level)
+        yield label_line("differs", difference.words(), level=level)
     if why.action:
-        yield labelled("next", why.action, level=level)
+        yield label_line("next", why.action, level=level)
 
 
 def _facts(graph: GraphRecord) -> Iterator[doc.Block]:
     artifacts = DOT.join(f"{kind} {size(count)}" for kind, count in graph.bytes.items())
     operators = "" if graph.operators is None else str(graph.operators)
     plain = (("time", words.phases(graph)), ("artifacts", artifacts), ("operators", operators))
-    yield from (labelled(label, text) for label, text in plain if text)
+    yield from (label_line(label, text) for label, text in plain if text)
     paths = (("key", graph.key or ""), ("defined", graph.location))
-    yield from (labelled(label, text, doc.Style.PATH) for label, text in paths if text)
+    yield from (label_line(label, text, doc.Style.PATH) for label, text in paths if text)
 
 
 def _contents(graph: GraphRecord, contents: GraphContents) -> Iterator[doc.Block]:
     if contents.no_guards:
-        yield labelled("guards", contents.no_guards)
+        yield label_line("guards", contents.no_guards)
     else:
-        head = labelled("guards", f"{len(contents.guards)}, all of which hold when torch runs this graph")
+        head = label_line("guards", f"{len(contents.guards)}, all of which hold when torch runs this graph")
         yield doc.Folded(head, [doc.Code(contents.guards, is_python=False)])
     if contents.no_code:
-        yield labelled("generated code", contents.no_code)
+        yield label_line("generated code", contents.no_code)
         return
     every = contents.code.splitlines()
     lines = [printable(line.expandtabs(4))[:_LONGEST_LINE] for line in every[:_MOST_LINES]]
@@ -169,7 +169,7 @@ def render_report(report: CellReport, *, stored: bool = True, why: str = "") -> 
 
 
 def render_notices(report: CellReport) -> Rendered:
-    """Return the notices of a cell whose report is not to be shown."""
+    """Return only the notices of a cell, whose report the settings hide."""
     return render([doc.Title("nbcache"), *_notices(report.notices)])
 
 
@@ -183,9 +183,9 @@ def render_status(
     """Return the session by cell and graph; `nursery` is the process that forked this kernel, or 0."""
     runs = [report for report in reports if report.graphs]
     graphs = [graph for report in runs for graph in report.graphs]
-    first, *rest = totals(graphs)
+    first, *more = totals(graphs)
     in_runs = f" in {len(runs)} cell run{'s' if len(runs) > 1 else ''}" if runs else ""
-    blocks: list[doc.Block] = [doc.Title("nbcache session", [first + in_runs, *rest])]
+    blocks: list[doc.Block] = [doc.Title("nbcache session", [first + in_runs, *more])]
     forked = [f"forked from nursery {nursery}", "imports were done ahead"] if nursery else []
     facts = [*map(words.store_parts, stores), words.shared_parts(shared), forked]
     facts.append(words.prewarming_parts(prewarming))
@@ -247,15 +247,15 @@ def render_checks(checks: Sequence[Check]) -> Rendered:
     table = doc.Table([doc.Column("check"), doc.Column("state"), doc.Column("found", doc.Wrap.REST)], rows)
     states = Counter(check.state for check in checks)
     wrong = [state for state in (CheckState.PROBLEM, CheckState.NOTE) if states[state]]
-    found = [counted(states[state], state.value) for state in wrong] or ["all in order"]
+    counts = [counted(states[state], state.value) for state in wrong] or ["all in order"]
     data = {"checks": [check.to_json() for check in checks]}
-    head = doc.Title("nbcache doctor", [counted(len(checks), "check"), *found])
+    head = doc.Title("nbcache doctor", [counted(len(checks), "check"), *counts])
     return render([head, table], data, "checks")
 
 
-def render_activity(now: Activity) -> Rendered:
-    html = to_html([doc.Title("nbcache", activity_parts(now, BAR))])
-    return Rendered(f"nbcache: {DOT.join(activity_parts(now))}", html)
+def render_activity(activity: Activity) -> Rendered:
+    html = to_html([doc.Title("nbcache", activity_parts(activity, BAR))])
+    return Rendered(f"nbcache: {DOT.join(activity_parts(activity))}", html)
 
 
 def _notices(notices: Iterable[str]) -> list[doc.Line]:

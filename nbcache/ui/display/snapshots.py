@@ -1,4 +1,4 @@
-"""Say what a snapshot is, before anything of it is used: as text and as JSON."""
+"""Describe snapshots, as text and as JSON, without using anything of them."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _TITLE = 40
 
 MEANS = "What a trusted signer has compiled runs as you, with all your rights, as their code would."
 COMPARE = "Compare the fingerprint with what they tell you another way."
-"""Both stand in every question whether to trust a signer."""
+"""`MEANS` and `COMPARE` are part of each question whether to trust a signer."""
 
 
-def held(snapshot: Snapshot) -> str:
-    """Return what a snapshot holds, in a few words."""
+def contents_words(snapshot: Snapshot) -> str:
+    """Return a snapshot's contents in short: graphs, seconds, artifacts, bytes."""
     graphs = _graphs(snapshot)
     parts = [counted(len(graphs), "graph"), f"{duration(_seconds(graphs))} of compiling"]
     parts.append(counted(len(snapshot.contents), "artifact"))
     return DOT.join([*parts, f"{size(_bytes(snapshot))} in {size(packed_bytes(snapshot))}"])
 
 
-def taken_words(name: str, taken: Taken) -> str:
-    """Return the contents of a snapshot that was just taken, called `name`, and what may surprise in them."""
-    summary = taken.summary()
-    parts = [f"{one_line(name)} holds {held(taken.draft.snapshot)}"]
+def written_words(name: str, written: Taken) -> str:
+    """Return the contents of the new snapshot `name`, and remarks on missing or foreign parts."""
+    summary = written.summary()
+    parts = [f"{one_line(name)} holds {contents_words(written.draft.snapshot)}"]
     parts += [] if summary.changed else ["nothing was new"]
     parts += [f"{summary.missing} more are not stored any more"] if summary.missing else []
     if summary.left:
@@ -54,16 +54,16 @@ def taken_words(name: str, taken: Taken) -> str:
 
 def snapshot_lines(
     received: Received,
-    here: Environment | None = None,
+    current: Environment | None = None,
     judge: Judge | None = None,
     titles: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """Return a snapshot in words: its contents, signer and makers, and whether it fits `here`.
+    """Return a snapshot in words: its contents, signer and makers, and its differences from `current`.
 
-    `judge` knows who the signers are to the user; `titles` are the names of cells by their digests.
+    `judge` knows the user's names of signers, and whom the user trusts. `titles`: cell digest → title.
     """
     snapshot = received.snapshot
-    lines = [f"{one_line(received.where)}: {held(snapshot)}"]
+    lines = [f"{one_line(received.where)}: {contents_words(snapshot)}"]
     of = f" of {one_line(snapshot.notebook, _LONGEST)}" if snapshot.notebook else ""
     lines.append(f"  taken {_day(snapshot.created)}{of}, with {one_line(snapshot.made_by, _LONGEST)}")
     if received.standing is None:
@@ -72,42 +72,42 @@ def snapshot_lines(
         who = signer_words(received.signer, judge, snapshot.user, snapshot.host)
         lines.append(f"  signed by {who}")
     compiled = list(makers(snapshot).items())
-    for fingerprint, made in compiled[:_MOST_ENVIRONMENTS]:
+    for fingerprint, maker in compiled[:_MOST_ENVIRONMENTS]:
         who = "nobody has signed for having compiled"
         if fingerprint:
-            who = f"compiled by {signer_words(fingerprint, judge, made.user, made.host)}:"
-        lines.append(f"  {who} {counted(made.artifacts, 'artifact')}")
+            who = f"compiled by {signer_words(fingerprint, judge, maker.user, maker.host)}:"
+        lines.append(f"  {who} {counted(maker.artifacts, 'artifact')}")
     lines += _more(len(compiled) - _MOST_ENVIRONMENTS, "more signer")
     for manifest in snapshot.manifests[:_MOST_ENVIRONMENTS]:
-        lines += ["", *_manifest_lines(manifest, here, titles)]
+        lines += ["", *_manifest_lines(manifest, current, titles)]
     return lines + _more(len(snapshot.manifests) - _MOST_ENVIRONMENTS, "more environment")
 
 
 def arrival_line(
-    received: Received, here: Environment | None, judge: Judge, cells: Collection[str] = ()
+    received: Received, current: Environment | None, judge: Judge, cells: Collection[str] = ()
 ) -> str:
-    """Return what `arrival` does in one line."""
-    said, hindrances = arrival(received, here, judge, cells)
-    return DOT.join([said, *(f"{why} ({next_step})" for why, next_step in hindrances)])
+    """Return the result of `arrival` as one line."""
+    summary, hindrances = arrival(received, current, judge, cells)
+    return DOT.join([summary, *(f"{why} ({next_step})" for why, next_step in hindrances)])
 
 
 def arrival(
-    received: Received, here: Environment | None, judge: Judge, cells: Collection[str] = ()
+    received: Received, current: Environment | None, judge: Judge, cells: Collection[str] = ()
 ) -> tuple[str, list[tuple[str, str]]]:
-    """Return what came along, and what keeps it or part of it from being used, each with the next step.
+    """Return a summary of a received snapshot, and the obstacles to its use, each with its next step.
 
-    `here` may lack components that only torch knows. `cells` are digests of the notebook's cells: graphs of
-    other cells are not promised, unless all are.
+    `current` may lack components that only torch knows. `cells` are the digests of the notebook's cells. The
+    summary counts their graphs, or all graphs if the snapshot has none of these cells.
     """
     snapshot = received.snapshot
     name = one_line(received.name, _LONGEST)
     try:
         admit(judge.policy, received.standing)
-    except Unsigned as error:  # nor does anybody answer for what it says of itself: nothing of that is shown
+    except Unsigned as error:  # its metadata is unsigned, too: none of it is shown
         return f"{name}: a snapshot", [(f"not used: {error.what}", error.next_step or "nbcache inspect")]
     except TrustError:
         pass
-    manifest, differing = _nearest(snapshot.manifests, here)
+    manifest, differing = _nearest(snapshot.manifests, current)
     graphs: Sequence[GraphSummary] = ()
     if manifest is not None:
         graphs = (asked_for(manifest, cells, ()).graphs if cells else ()) or manifest.graphs
@@ -126,30 +126,30 @@ def arrival(
         hindrances.append((f"not used: {error.what}", error.next_step or "nbcache inspect"))
     else:
         hindrances += left_out(received, judge)
-        if here is not None and (baseline := baseline_for(snapshot.manifests, here)) is not None:
+        if current is not None and (baseline := baseline_for(snapshot.manifests, current)) is not None:
             next_step = f"%nbcache config portable={one_line(baseline, _LONGEST)}"
             hindrances.append(("this kernel compiles for this CPU only", next_step))
     return DOT.join(filter(None, parts)), hindrances
 
 
-def fit_words(manifests: Sequence[Manifest], here: Environment | None) -> str:
-    """Return whether these fit here, and else why not; empty where it is not known what is here."""
-    if here is None or not manifests:
+def fit_words(manifests: Sequence[Manifest], current: Environment | None) -> str:
+    """Return whether the manifests fit `current`, and the differences if not; empty without `current`."""
+    if current is None or not manifests:
         return ""
-    manifest, differing = _nearest(manifests, here)
+    manifest, differing = _nearest(manifests, current)
     if differing:
-        fit = "fits in part" if fitting(manifests, here) else "does not fit here"
+        fit = "fits in part" if fitting(manifests, current) else "does not fit here"
         return f"{fit}: {_differing(differing)} differ"
-    baseline = None if manifest is None else baseline_for([manifest], here)
+    baseline = None if manifest is None else baseline_for([manifest], current)
     once = f" once this kernel compiles for any {one_line(baseline, _LONGEST)} CPU" if baseline else ""
     return f"fits here{once}"
 
 
 def left_out(received: Received, judge: Judge) -> list[tuple[str, str]]:
-    """Return what of a trusted signer's snapshot may not be used, by who compiled it; with the next step."""
+    """Return the unusable parts of a trusted signer's snapshot, one for each maker, with the next step."""
     omitted = []
-    for fingerprint, made in makers(received.snapshot).items():
-        count = counted(made.artifacts, "artifact")
+    for fingerprint, maker in makers(received.snapshot).items():
+        count = counted(maker.artifacts, "artifact")
         try:
             admit(judge.policy, judge.standing(fingerprint) if fingerprint else None, fingerprint)
         except UntrustedSigner:
@@ -164,7 +164,7 @@ def left_out(received: Received, judge: Judge) -> list[tuple[str, str]]:
 
 
 def _whose(received: Received, judge: Judge) -> str:
-    """Return who compiled what came along, and who took it; of a stranger's snapshot only who took it."""
+    """Return the makers and the signer of a received snapshot; of a stranger's snapshot, only the signer."""
     snapshot = received.snapshot
     if not is_vouched(received.standing):
         by = says(snapshot.user, snapshot.host)
@@ -174,15 +174,15 @@ def _whose(received: Received, judge: Judge) -> str:
     if compiled.keys() <= {received.signer}:
         return f" of {taken_by}"
     names = [
-        judge.introduce(fingerprint, made.user, made.host) if fingerprint else "nobody known"
-        for fingerprint, made in compiled.items()
+        judge.introduce(fingerprint, maker.user, maker.host) if fingerprint else "nobody known"
+        for fingerprint, maker in compiled.items()
     ]
     more = f" and {counted(len(names) - _MOST_NAMED, 'other')}" if len(names) > _MOST_NAMED else ""
     return f" of {', '.join(dict.fromkeys(names[:_MOST_NAMED]))}{more}, taken by {taken_by}"
 
 
 def signer_words(fingerprint: str, judge: Judge | None, user: str = "", host: str = "") -> str:
-    """Return a signer: the whole fingerprint, the standing and the user's name for them, what they state."""
+    """Return a signer's fingerprint, standing or name given by the user, and stated user and host."""
     name, standing = "", ""
     if judge is not None:
         name, standing = judge.name(fingerprint), judge.standing(fingerprint).value
@@ -191,12 +191,12 @@ def signer_words(fingerprint: str, judge: Judge | None, user: str = "", host: st
 
 
 def _nearest(
-    manifests: Sequence[Manifest], here: Environment | None
+    manifests: Sequence[Manifest], current: Environment | None
 ) -> tuple[Manifest | None, list[Difference]]:
-    """Return the manifest whose environment is nearest to `here`, and in what it differs."""
-    if here is None or not manifests:
+    """Return the manifest whose environment is nearest to `current`, and their differences."""
+    if current is None or not manifests:
         return next(iter(manifests), None), []
-    pairs = [(manifest, compatibility.foreseen_differences(manifest, here)) for manifest in manifests]
+    pairs = [(manifest, compatibility.foreseen_differences(manifest, current)) for manifest in manifests]
 
     def distance(pair: tuple[Manifest, list[Difference]]) -> tuple[int, list[str], str]:
         manifest, differing = pair
@@ -206,19 +206,19 @@ def _nearest(
 
 
 def _differing(differences: Sequence[Difference]) -> str:
-    """Name the first components that differ; of the device, which people know by name, its values too."""
+    """Return the labels of the first differing components; for the device, also both values."""
     names = []
     for part in differences[:4]:
-        there, here = compatibility._value(part.old), compatibility._value(part.new)
-        values = f" ({there} there, {here} here)" if part.label == "device" else ""
+        there, local = compatibility._value(part.old), compatibility._value(part.new)
+        values = f" ({there} there, {local} here)" if part.label == "device" else ""
         names.append(f"{one_line(part.label)}{values}")
     return ", ".join(names)
 
 
 def snapshot_json(
-    received: Received, here: Environment | None = None, judge: Judge | None = None
+    received: Received, current: Environment | None = None, judge: Judge | None = None
 ) -> dict[str, Any]:
-    """Return the same as JSON values, by the names that docs/json.md documents."""
+    """Return a snapshot's description as JSON values; docs/json.md documents the fields."""
     snapshot, standing = received.snapshot, received.standing
     return {
         "source": received.where,
@@ -229,18 +229,18 @@ def snapshot_json(
             {
                 "signer": fingerprint or None,
                 "standing": judge.standing(fingerprint).name.lower() if judge and fingerprint else None,
-                **{name: getattr(made, name) for name in ("user", "host", "artifacts")},
+                **{name: getattr(maker, name) for name in ("user", "host", "artifacts")},
             }
-            for fingerprint, made in makers(snapshot).items()
+            for fingerprint, maker in makers(snapshot).items()
         ],
         "bytes": _bytes(snapshot),
         "packed_bytes": packed_bytes(snapshot),
-        "manifests": [_manifest_json(manifest, snapshot, here) for manifest in snapshot.manifests],
+        "manifests": [_manifest_json(manifest, snapshot, current) for manifest in snapshot.manifests],
     }
 
 
-def _manifest_json(manifest: Manifest, snapshot: Snapshot, here: Environment | None) -> dict[str, Any]:
-    parts = None if here is None else compatibility.differences(manifest, here)
+def _manifest_json(manifest: Manifest, snapshot: Snapshot, current: Environment | None) -> dict[str, Any]:
+    parts = None if current is None else compatibility.differences(manifest, current)
     return {
         "environment": manifest.environment.values,
         "differences": parts
@@ -261,7 +261,7 @@ def _manifest_json(manifest: Manifest, snapshot: Snapshot, here: Environment | N
 
 
 def version_lines(versions: Iterable[Version], judge: Judge) -> list[str]:
-    """Return the named snapshots of a store as a table, one row a version, and what is wrong with some."""
+    """Return a store's named snapshots as a table, one row a version, followed by their problems."""
     rows = [["name", "graphs", "artifacts", "bytes", "saves", "signer", "", "states", "taken"]]
     problems: list[str] = []
     for version in versions:
@@ -298,17 +298,17 @@ def version_json(version: Version) -> dict[str, Any]:
     }
 
 
-def _manifest_lines(manifest: Manifest, here: Environment | None, titles: Mapping[str, str]) -> list[str]:
-    known = manifest.environment.values
+def _manifest_lines(manifest: Manifest, current: Environment | None, titles: Mapping[str, str]) -> list[str]:
+    values = manifest.environment.values
     shown = [
-        f"torch {known.get('torch.version', '?')}",
-        known.get("device", "?"),
-        _for_any(manifest) or known.get("cpu.capability", "?"),
-        known.get("python.abi", "?"),
+        f"torch {values.get('torch.version', '?')}",
+        values.get("device", "?"),
+        _for_any(manifest) or values.get("cpu.capability", "?"),
+        values.get("python.abi", "?"),
     ]
-    lines = ["  " + DOT.join(one_line(each, _LONGEST) for each in shown)]
-    if here is not None:
-        lines += ["    " + line for line in fit_lines(compatibility.differences(manifest, here))]
+    lines = ["  " + DOT.join(one_line(value, _LONGEST) for value in shown)]
+    if current is not None:
+        lines += ["    " + line for line in fit_lines(compatibility.differences(manifest, current))]
     rows = [("function", "direction", "cell", "when taken", "compiling", "artifacts")]
     sizes = {ref.digest: ref.size for ref in manifest.artifacts}
     for graph in manifest.graphs[:_MOST_GRAPHS]:
@@ -328,12 +328,12 @@ def _manifest_lines(manifest: Manifest, here: Environment | None, titles: Mappin
 
 
 def _more(count: int, noun: str) -> list[str]:
-    """Return the line on what only JSON has; none where all is shown."""
+    """Return a line with the number of rows that are left out; no line if that is 0."""
     return [f"  and {counted(count, noun)} (--json has all)"] if count > 0 else []
 
 
 def _for_any(manifest: Manifest) -> str:
-    """Return for which CPUs a manifest's code was compiled; empty where it is for one like its own."""
+    """Return the CPU baseline that a manifest was compiled for; empty if it was compiled for one CPU only."""
     baseline = manifest.environment.values.get(LABEL)
     return f"for any {one_line(baseline, _LONGEST)} CPU" if baseline is not None else ""
 

@@ -1,4 +1,4 @@
-"""Show hits and saved seconds, now and over all kernels, the plan of the next kernel, and the timeline."""
+"""Show hits and saved seconds of one kernel and of all, the next kernel's plan, and the timeline."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ _ESTIMATES = "seconds are estimates: what earlier kernels took, else what a hit 
 _MOST_CELLS = 40
 _MOST_LOST = 8
 _SMALL = 0.005
-"""The share of a bar that cannot be seen."""
+"""The share of a bar that is too small to draw."""
 
 
-def render_stats(stats: Stats, notebook: str = "", *, now: float | None = None) -> Rendered:
-    """Return the stats; `notebook` is the name of its file, `now` Unix seconds."""
-    now = time.time() if now is None else now
+def render_stats(stats: Stats, notebook: str = "", *, at: float | None = None) -> Rendered:
+    """Return the stats; `notebook` is the name of its file, `at` the present time in Unix seconds."""
+    at = time.time() if at is None else at
     name = f"all of {one_line(notebook, 60)}" if notebook else "all kernels that cannot tell their notebook"
-    blocks = [*_session(stats), *_lifetime(name, stats.notebook, now)]
+    blocks = [*_session(stats), *_lifetime(name, stats.notebook, at)]
     if stats.store != stats.notebook:
-        blocks += _lifetime("all notebooks", stats.store, now)[:1]
+        blocks += _lifetime("all notebooks", stats.store, at)[:1]
     return render(blocks, stats.to_json(), "stats")
 
 
@@ -66,7 +66,7 @@ def _session(stats: Stats) -> list[doc.Block]:
     if tally.retuned:
         lines.append(f"{counted(tally.retuned, 'hit')} re-tuned: kernels were benchmarked again")
     if stats.traces:
-        counts = (f"{count} {what}" for what, count in sorted(stats.traces.items()))
+        counts = (f"{count} {trace}" for trace, count in sorted(stats.traces.items()))
         lines.append(f"stored traces: {', '.join(counts)}")
     lines += missed_lines([run.summary() for run in stats.missed_unchanged])
     lines += _audit(stats)
@@ -82,7 +82,7 @@ def _session(stats: Stats) -> list[doc.Block]:
     return blocks + (_table(("stored", "bytes", "restored", "bytes", "artifact type"), types))
 
 
-def _lifetime(label: str, lifetime: Lifetime, now: float) -> list[doc.Block]:
+def _lifetime(label: str, lifetime: Lifetime, at: float) -> list[doc.Block]:
     tally = lifetime.tally
     totals = _totals(tally)
     if tally.graphs:
@@ -90,7 +90,7 @@ def _lifetime(label: str, lifetime: Lifetime, now: float) -> list[doc.Block]:
             f"{duration(tally.saved_seconds)} saved" if tally.saved_seconds else "nothing saved yet"
         )
         kernels = f"in {counted(lifetime.kernels, 'kernel')}"
-        kernels += f" since {ago(now - lifetime.since)}" if lifetime.kernels > 1 else ""
+        kernels += f" since {ago(at - lifetime.since)}" if lifetime.kernels > 1 else ""
         totals.append(f"the last graphs, {kernels}" if lifetime.is_cut else kernels)
     return [doc.Title(label, totals), *(tally_tables(tally) if lifetime.kernels > 1 else [])]
 
@@ -102,7 +102,7 @@ def _totals(tally: Tally) -> list[str]:
     return [
         counted(tally.graphs, "graph"),
         f"{tally.hits} of {tally.graphs} hits ({percent(tally.hits, tally.graphs)})",
-        *(f"{count} {what}" for count, what in counts if count),
+        *(f"{count} {outcome}" for count, outcome in counts if count),
         f"{duration(tally.seconds)} compiling and loading",
     ]
 
@@ -119,7 +119,7 @@ def _net(stats: Stats) -> str:
 
 
 def _audit(stats: Stats) -> Iterator[str]:
-    """Yield what became of the graphs that were stored before, and by what change some were not used."""
+    """Yield the fates of the graphs that earlier kernels stored, and why each unused one was not hit."""
     if not stats.stored:
         return
     fates = stats.fates()
@@ -135,7 +135,7 @@ def _audit(stats: Stats) -> Iterator[str]:
 
 
 def tally_tables(tally: Tally) -> list[doc.Block]:
-    """Return where hits came from, and why other graphs did not hit."""
+    """Return the table of hits by level, and the table of reasons for graphs that did not hit."""
     levels = [
         (str(level.hits), duration(level.seconds), duration(level.saved_seconds), _LEVELS[level.level])
         for level in tally.levels
@@ -148,13 +148,13 @@ def reason_table(tally: Tally) -> list[doc.Block]:
     rows = [(str(reason.graphs), duration(reason.seconds), reason.reason) for reason in first]
     if more:
         graphs, seconds = (sum(getattr(reason, name) for reason in more) for name in ("graphs", "seconds"))
-        others = f"{counted(len(more), 'other reason')} (--json has all)"
-        rows.append((str(graphs), duration(seconds), others))
+        remaining = f"{counted(len(more), 'other reason')} (--json has all)"
+        rows.append((str(graphs), duration(seconds), remaining))
     return _table(("graphs", "time", "not hit because"), rows)
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Block]:
-    """Return a table of numbers, with words in its last column; none without rows."""
+    """Return a table of numbers, with words in its last column; no table without rows."""
     columns = [
         *(doc.Column(title, doc.Wrap.NUMBER) for title in titles[:-1]),
         doc.Column(titles[-1], doc.Wrap.REST),
@@ -186,7 +186,7 @@ def plan_blocks(plan: Plan) -> list[doc.Block]:
 
 
 def plan_parts(plan: Plan) -> list[str]:
-    """Return the plan in short: graphs expected to hit, cells that were edited, seconds."""
+    """Return the plan in short: expected hits, edited cells, seconds."""
     if plan.problem:
         return [plan.problem]
     if not plan.graphs:
@@ -247,18 +247,18 @@ def _remarks(plan: Plan) -> list[str]:
     return remarks
 
 
-def render_timeline(timeline: Timeline, notebook: str = "", *, now: float | None = None) -> Rendered:
-    """Return the timeline; `notebook` is the name of its file, `now` Unix seconds."""
+def render_timeline(timeline: Timeline, notebook: str = "", *, at: float | None = None) -> Rendered:
+    """Return the timeline; `notebook` is the name of its file, `at` the present time in Unix seconds."""
     title = f"nbcache timeline{DOT}{one_line(notebook, 60)}" if notebook else "nbcache timeline"
     parts = [] if timeline.cells or timeline.kernels else ["nothing has compiled yet"]
     blocks: list[doc.Block] = [doc.Title(title, parts)]
-    for section in (_cells(timeline), _lost(timeline), _kernels(timeline, now)):
+    for section in (_cells(timeline), _lost(timeline), _kernels(timeline, at)):
         blocks += [doc.GAP, *section] if section else []
     return render(blocks, timeline.to_json(), "timeline")
 
 
 def _cells(timeline: Timeline) -> list[doc.Block]:
-    """Return the bars of each cell, all on one scale, and the meaning of their parts."""
+    """Return the bars of each cell, all on one scale, and a legend."""
     cells = timeline.cells[-_MOST_CELLS:]
     bars = [bar for cell in cells for _, bar in cell.bars()]
     scale = max((sum(bar.values()) for bar in bars), default=0.0)
@@ -288,8 +288,8 @@ def _lost(timeline: Timeline) -> list[doc.Block]:
     return [doc.Table(columns, rows)] if rows else []
 
 
-def _kernels(timeline: Timeline, now: float | None) -> list[doc.Block]:
-    at = time.time() if now is None else now
+def _kernels(timeline: Timeline, at: float | None) -> list[doc.Block]:
+    at = time.time() if at is None else at
     columns = [doc.Column("kernel"), doc.Column("hits"), doc.Column("time", doc.Wrap.NUMBER), doc.Column("")]
     rows: list[list[doc.Cell]] = []
     for run in timeline.kernels:

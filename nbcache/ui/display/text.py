@@ -13,9 +13,9 @@ _BAR = 50
 _METER = 10
 """Characters of a full meter."""
 _FIRST, _OTHER = 36, 24
-"""Characters of a cell before a sentence: of the first, and of the others. A longer cell widens no column."""
+"""The most characters that the first column, and each other one but the last, is widened to."""
 _LEAST = 8
-"""Characters that a column keeps however little room there is."""
+"""The least width of a column, in characters."""
 
 
 def to_text(blocks: Iterable[doc.Block]) -> str:
@@ -23,22 +23,22 @@ def to_text(blocks: Iterable[doc.Block]) -> str:
 
 
 def _lines(blocks: Iterable[doc.Block], depth: int) -> Iterator[str]:
-    """Yield the lines of blocks; `depth` counts the folded sections that they stand in."""
-    before: doc.Block | None = None
+    """Yield the lines of blocks; `depth` is the number of folded sections around them."""
+    above: doc.Block | None = None
     for block in blocks:
         if isinstance(block, doc.Folded) and block.in_text is doc.InText.NOTHING:
             continue
-        if before is not None and not depth and _stands_apart(before, block):
+        if above is not None and not depth and _needs_gap(above, block):
             yield ""
         yield from _block(block, depth)
-        before = block
+        above = block
 
 
-def _stands_apart(before: doc.Block, block: doc.Block) -> bool:
-    if doc.GAP in (before, block):
+def _needs_gap(above: doc.Block, block: doc.Block) -> bool:
+    if doc.GAP in (above, block):
         return False
     head = block.head if isinstance(block, doc.Folded) else block
-    return isinstance(head, doc.Title) or (isinstance(head, doc.Table) and not isinstance(before, doc.Title))
+    return isinstance(head, doc.Title) or (isinstance(head, doc.Table) and not isinstance(above, doc.Title))
 
 
 def _block(block: doc.Block, depth: int) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _inline(span: doc.Inline) -> str:
 
 
 def _cut(cell: doc.Cell, width: int) -> str:
-    """Return a cell that is no wider: what is faint at its end goes first."""
+    """Return a cell's text, cut to `width`; faint spans at its end are left out first."""
     spans = list(doc.spans_of(cell))
     while len(_plain(spans)) > width and spans[1:] and getattr(spans[-1], "style", "") is doc.Style.FAINT:
         spans.pop()
@@ -83,7 +83,7 @@ def _cut(cell: doc.Cell, width: int) -> str:
 
 
 def _table(table: doc.Table, room: int) -> Iterator[str]:
-    """Yield the lines of a table, no wider than there is room."""
+    """Yield the lines of a table that is at most `room` wide."""
     rows = doc.rows_of(table)
     if table.columns[-1].wrap is doc.Wrap.REST and not table.notes:
         yield from _with_rest(table.columns, rows, room)
@@ -107,7 +107,7 @@ def _table(table: doc.Table, room: int) -> Iterator[str]:
 
 
 def _with_rest(columns: Sequence[doc.Column], rows: Sequence[doc.Row], room: int) -> Iterator[str]:
-    """Yield the lines of a table whose last column holds sentences, beneath first cells that are too long."""
+    """Yield the lines of a table with sentences in its last column, which begin below overlong cells."""
     cells = [[_plain(cell) for cell in row.cells] for row in rows]
     titles = [column.title for column in columns]
     widths = [
@@ -140,7 +140,7 @@ def _note(note: doc.Line) -> str:
 
 
 def _letters(bar: doc.Bar) -> str:
-    """Return a bar of letters; rounding makes the sum of its parts no longer."""
+    """Return a bar of letters. Each part ends at the rounded sum so far, so rounding adds no length."""
     letters, so_far = "", 0.0
     for part in bar.parts:
         so_far += part.amount
@@ -150,7 +150,7 @@ def _letters(bar: doc.Bar) -> str:
 
 
 def _join(label: str, parts: Sequence[str], indent: int = 0) -> list[str]:
-    """Return parts on one line, or, too wide, on several that break between parts."""
+    """Return parts on one line, or, if that is too wide, on several lines of whole parts."""
     lines = [" " * indent + label]
     for part in parts:
         fits = len(lines[-1]) + len(DOT + part) <= WIDTH
@@ -159,6 +159,6 @@ def _join(label: str, parts: Sequence[str], indent: int = 0) -> list[str]:
 
 
 def _wrap(text: str, indent: int = 0, width: int = WIDTH) -> list[str]:
-    lead, rest = " " * indent, " " * (indent + 2)
+    lead, further = " " * indent, " " * (indent + 2)
     text = one_line(text, 4 * WIDTH)
-    return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=rest, break_on_hyphens=False)
+    return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=further, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Values that reports, settings, checks and the live line show, and their parts in words."""
+"""The values that reports, checks and the live line show, and how each is put into words."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ PHASES = {
     "load": ("loading", "looking in the cache", "l", "#22c55e"),
     OUTSIDE: ("the rest of the cell", "running the cell", ".", "rgba(128,128,128,0.35)"),
 }
-"""Phase → its name, the kernel's work in it, and its letter and colour; in the order of a compile."""
+"""Phase → its name, its name on the live line, its letter and colour; in the order of a compile."""
 _SHORT = 1.0
 _LONG = 10.0
-"""Seconds after which the line says that a first compile takes its time."""
+"""Seconds after which the live line says that a first compile takes its time."""
 _BAR = 10
 _MOST_MISSED = 5
 _ASKING = 0.1
-"""Seconds of the phase `wait` that may have gone into asking whether there is anybody to wait for."""
+"""Seconds of the phase `wait` that the shared store may take to answer; a wait that short is not shown."""
 REPEATED = ("trace", "dynamo", "wait", "load", "total")
-"""Phases that no later run saves: a hit goes through most of them as well. `total` is no phase."""
+"""Phases that a hit does not save, as most hits go through them, too; and `total`, which is no phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
     name: str
-    """As people know it: `local store`, `redis://host/0`; free of secrets."""
+    """The name for people, without secrets: `local store`, `redis://host/0`."""
     entries: int
     bytes: int
     limit: int | None = None
-    """Bytes that it may hold; None where it is unbounded."""
+    """The most bytes that the store may hold; None if it is unbounded."""
 
 
 class CheckState(enum.StrEnum):
     OK = "ok"
     NOTE = "note"
-    """nbcache works, but not in full, or not as one may think."""
+    """nbcache works, but only in part, or differently from what the user may expect."""
     PROBLEM = "problem"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that nbcache needs, and how it is here: a row of `%nbcache doctor`."""
+    """A row of `%nbcache doctor`: one requirement of nbcache, and its state on this machine."""
 
     name: str
     state: CheckState
@@ -74,14 +74,14 @@ class Check:
 
 def store_parts(store: StoreFigures) -> list[str]:
     """Return a store in words: its name, entries, bytes."""
-    held = size(store.bytes)
+    used = size(store.bytes)
     if store.limit is not None:
-        held += f" of {size(store.limit)} ({percent(store.bytes, store.limit)})"
-    return [store.name, counted(store.entries, "entry", "entries"), held]
+        used += f" of {size(store.limit)} ({percent(store.bytes, store.limit)})"
+    return [store.name, counted(store.entries, "entry", "entries"), used]
 
 
 def shared_parts(shared: SharedFigures | None) -> list[str]:
-    """Return in words what was shared; nothing where this kernel is not connected."""
+    """Return the shared store and the artifacts exchanged with it, in words; empty without a connection."""
     if shared is None:
         return []
     parts = [shared.name, f"{shared.found} found", f"{shared.published} published"]
@@ -91,7 +91,7 @@ def shared_parts(shared: SharedFigures | None) -> list[str]:
 
 
 def prewarming_parts(prewarming: Prewarming) -> list[str]:
-    """Return in words how far prewarming is; nothing where it has not begun."""
+    """Return the progress of prewarming in words; empty if it has not begun."""
     if not (slices := prewarming.slices):
         return []
     seconds, longest = sum(piece.seconds for piece in slices), max(slices, key=lambda piece: piece.seconds)
@@ -100,35 +100,35 @@ def prewarming_parts(prewarming: Prewarming) -> list[str]:
     return [state, idle, f"longest {duration(longest.seconds)} ({longest.name})"]
 
 
-def activity_parts(now: Activity, bar: tuple[str, str] = ("#", "-")) -> list[str]:
-    """Return the parts of the live line; `bar` is what its bar is drawn with, full and empty."""
-    clock = _clock(now.seconds)
-    function = one_line(now.function, 60)
-    if now.phase == "restoring":
+def activity_parts(activity: Activity, bar: tuple[str, str] = ("#", "-")) -> list[str]:
+    """Return the parts of the live line; `bar` has the characters of a bar's full and empty part."""
+    clock = _clock(activity.seconds)
+    function = one_line(activity.function, 60)
+    if activity.phase == "restoring":
         parts = [f"restoring {function or 'artifacts'}", clock]
-    elif now.compiled_by:
-        since = duration(max(0.0, round(time.time() - now.compiled_since)))
-        by = f"{one_line(now.compiled_by, 60)} is compiling this, {since}"
-        parts = [f"waiting for {function} {now.compile_id}".rstrip(), by]
+    elif activity.compiled_by:
+        since = duration(max(0.0, round(time.time() - activity.compiled_since)))
+        by = f"{one_line(activity.compiled_by, 60)} is compiling this, {since}"
+        parts = [f"waiting for {function} {activity.compile_id}".rstrip(), by]
     else:
-        doing = PHASES[now.phase][1] if now.phase in PHASES else one_line(now.phase, 30)
-        parts = [f"compiling {function} {now.compile_id}".rstrip(), doing]
-        if now.usual_seconds >= _SHORT:
-            about = ", more than the usual" if now.seconds > now.usual_seconds else " of about"
-            share = min(0.99, now.seconds / now.usual_seconds)
-            full = round(share * _BAR)  # a bar as people know it from tqdm: `43%|####------|`
+        doing = PHASES[activity.phase][1] if activity.phase in PHASES else one_line(activity.phase, 30)
+        parts = [f"compiling {function} {activity.compile_id}".rstrip(), doing]
+        if activity.usual_seconds >= _SHORT:
+            about = ", more than the usual" if activity.seconds > activity.usual_seconds else " of about"
+            share = min(0.99, activity.seconds / activity.usual_seconds)
+            full = round(share * _BAR)  # a bar like that of tqdm: `43%|####------|`
             drawn = f"{share:3.0%}|{bar[0] * full}{bar[1] * (_BAR - full)}|"
-            parts.append(f"{drawn} {clock}{about} {_clock(now.usual_seconds)}")
+            parts.append(f"{drawn} {clock}{about} {_clock(activity.usual_seconds)}")
         else:
-            parts += [clock, "a first compile takes its time"] if now.seconds >= _LONG else [clock]
-    if now.graphs_done:
-        more = f" of about {now.usual_graphs}" if now.usual_graphs > now.graphs_done else ""
-        parts.append(f"{counted(now.graphs_done, 'graph')}{more} done")
+            parts += [clock, "a first compile takes its time"] if activity.seconds >= _LONG else [clock]
+    if activity.graphs_done:
+        more = f" of about {activity.usual_graphs}" if activity.usual_graphs > activity.graphs_done else ""
+        parts.append(f"{counted(activity.graphs_done, 'graph')}{more} done")
     return parts
 
 
 def _clock(seconds: float) -> str:
-    """Return seconds so far; whole ones from 10 s on: a line that stands for long gets fewer updates."""
+    """Return the seconds so far, in whole seconds from 10 s on: a long compile then needs fewer updates."""
     if 9.95 <= seconds < 59.5:
         return f"{seconds:.0f} s"
     return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
@@ -137,7 +137,7 @@ def _clock(seconds: float) -> str:
 def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = "") -> list[str]:
     """Return a total line: graphs, hits, seconds, and what was saved.
 
-    `stored` is true if the next kernel finds what missed; `why` is why it does not, or may not.
+    `stored`: the graphs that missed are stored for the next kernel. `why`: why they are not, or may not hit.
     """
     if not graphs:
         return ["nothing compiled"]
@@ -161,19 +161,19 @@ def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = ""
         parts.append(f"{duration(sum(by_torch))} saved by torch's own folder")
     if stored and outcomes[Outcome.MISS]:
         missed = [graph.seconds for graph in graphs if graph.outcome is Outcome.MISS]
-        gain = sum(each for seconds in missed for phase, each in seconds.items() if phase not in REPEATED)
-        kept = f"stored for next time, {why}" if why else "stored for next time"
-        parts.append(kept + (f" (saves about {duration(gain)})" if gain >= 0.1 else ""))
+        gain = sum(cost for seconds in missed for phase, cost in seconds.items() if phase not in REPEATED)
+        stored_words = f"stored for next time, {why}" if why else "stored for next time"
+        parts.append(stored_words + (f" (saves about {duration(gain)})" if gain >= 0.1 else ""))
     elif why and outcomes[Outcome.MISS]:
         parts.append(f"nothing stored: {why}")
     return parts
 
 
-def taken(graph: GraphRecord) -> str:
+def time_words(graph: GraphRecord) -> str:
     return duration(graph.total_seconds) if "total" in graph.seconds else NOTHING
 
 
-def saved(graph: GraphRecord) -> str:
+def saved_words(graph: GraphRecord) -> str:
     """Return the seconds that a hit saved, marked if torch would have saved them without nbcache."""
     if graph.saved_seconds is None:
         return NOTHING
@@ -189,7 +189,7 @@ def phases(graph: GraphRecord) -> str:
 
 
 def source(graph: GraphRecord) -> str:
-    """Return what was hit, with its level: `L1 local store`."""
+    """Return the level and the name of the store that a graph was restored from: `L1 local store`."""
     return " ".join(part for part in (graph.level, graph.source) if part) or NOTHING
 
 
@@ -199,20 +199,20 @@ def short_location(graph: GraphRecord) -> str:
 
 
 def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
-    """Return the explanations of a graph, as (label, text), the outcome's reason first."""
+    """Return a graph's explanations as (label, text), the reason of its outcome first."""
     is_hit, waited = graph.outcome is Outcome.HIT, graph.seconds.get("wait", 0.0)
     why = f"{duration(waited)} for another kernel, {'which compiled it' if is_hit else 'in vain'}"
-    known = (
+    labelled = (
         ("note", cost_of_hit(graph.reason)) if is_hit else (graph.outcome.value, graph.reason),
         ("recompile", readable(graph.recompile_reason or "")),
         ("graph break", graph.graph_break_reason),
         ("waited", why if waited > _ASKING else None),
     )
-    return [(name, text) for name, text in known if text]
+    return [(name, text) for name, text in labelled if text]
 
 
 def missed_lines(graphs: Sequence[Mapping[str, Any]], when: str = "") -> list[str]:
-    """Return a line on graphs that missed in unchanged cells, as `Run.summary` describes them."""
+    """Return a line about graphs that missed although their cells are unchanged; values of `Run.summary`."""
     if not graphs:
         return []
     names = []

@@ -24,7 +24,7 @@ from nbcache.kernel.explain.diagnosis import (
 from nbcache.kernel.session import Session
 from nbcache.torch_bridge import compile_options
 from nbcache.ui.display import document as doc
-from nbcache.ui.display.document import labelled, line
+from nbcache.ui.display.document import label_line, line
 from nbcache.ui.display.render import Rendered, render
 from nbcache.ui.ipython.compile_cell import unknown
 
@@ -126,7 +126,7 @@ def render_diagnosis(diagnosis: Diagnosis) -> Rendered:
     measurements = len((diagnosis.compiled or diagnosis.eager).seconds)
     parts = [one_line(diagnosis.expression, 60), diagnosis.device, counted(measurements, "measurement")]
     blocks: list[doc.Block] = [doc.Title("nbcache diagnose", parts), _table(diagnosis), *_findings(diagnosis)]
-    blocks.append(labelled("next", recommendation(diagnosis)))
+    blocks.append(label_line("next", recommendation(diagnosis)))
     return render(blocks, diagnosis.to_json(), "diagnosis")
 
 
@@ -166,42 +166,42 @@ def _seconds(timing: Timing) -> list[str]:
 def _findings(diagnosis: Diagnosis) -> Iterator[doc.Line]:
     breaks, recompiles = diagnosis.breaks, diagnosis.recompiles
     if diagnosis.compiled is None:
-        yield labelled(f"{diagnosis.mode} failed", diagnosis.failure)
+        yield label_line(f"{diagnosis.mode} failed", diagnosis.failure)
     else:
-        yield labelled("graph breaks", f"{len(breaks) or 'none'} ({counted(diagnosis.graphs, 'graph')})")
+        yield label_line("graph breaks", f"{len(breaks) or 'none'} ({counted(diagnosis.graphs, 'graph')})")
         for graph_break in breaks:
             yield line(graph_break.reason, level=1)
-            yield labelled("fix", graph_break.action, level=2)
+            yield label_line("fix", graph_break.action, level=2)
         if recompiles:
             total = sum(recompile.times for recompile in recompiles)
-            yield labelled("recompiles with the same arguments", str(total))
+            yield label_line("recompiles with the same arguments", str(total))
         for recompile in recompiles:
             end = "then no more" if recompile.settled else "and it goes on"
             text = f"{recompile.function}: {counted(recompile.times, 'time')}, {end}: {recompile.guard}"
             yield line(text, level=1)
             if not recompile.settled:
-                yield labelled("fix", recompile.action, level=2)
+                yield label_line("fix", recompile.action, level=2)
         yield from _sizes(diagnosis)
-        yield labelled("results", _results(diagnosis.comparison))
+        yield label_line("results", _results(diagnosis.comparison))
         if diagnosis.saved_seconds >= 0.1:
             spent = f"it took {duration(diagnosis.compile_seconds)} now"
             text = f"{spent}; the table has the time that it takes where nothing is stored"
-            yield labelled("from caches", text)
-    yield from (labelled("note", note) for note in diagnosis.notes)
+            yield label_line("from caches", text)
+    yield from (label_line("note", note) for note in diagnosis.notes)
 
 
 def _sizes(diagnosis: Diagnosis) -> Iterator[doc.Line]:
     if diagnosis.size is None:
-        yield labelled("other sizes", "not tried: no argument is a tensor with a first dimension")
+        yield label_line("other sizes", "not tried: no argument is a tensor with a first dimension")
     elif calls := diagnosis.resized:
         accepted = len([call for call in calls if not call.refused])
         recompiled = len([call for call in calls if call.guards])
         text = f"{recompiled or 'none'} of {accepted} recompiled" if accepted else "refused, also eager"
-        yield labelled(f"sizes other than {diagnosis.size}", text)
+        yield label_line(f"sizes other than {diagnosis.size}", text)
         for call in calls:
             yield line(f"{call.size}: {_size_words(call)}", level=1)
             if call.action:
-                yield labelled("fix", call.action, level=2)
+                yield label_line("fix", call.action, level=2)
 
 
 def _size_words(call: Resized) -> str:

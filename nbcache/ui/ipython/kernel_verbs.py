@@ -359,13 +359,13 @@ class SnapshotVerbs(Planner):
                     where="%nbcache snapshot notebook",
                     next_step="%nbcache snapshot writes it into a file beside the notebook",
                 )
-            carried = display.held(draft.snapshot)
+            carried = display.contents_words(draft.snapshot)
             line = f"this output carries {carried}. It is kept once the notebook is saved."
             return {"text/plain": line, MIME: base64.b64encode(data).decode("ascii")}
         target = destination(dest) if dest else self.sharing.beside_notebook(notebook)
         taken = self.sharing.write(target, origin, everything=everything)
         name = target.name if isinstance(target, Path) else taken.where
-        bundle: dict[str, Any] = {"text/plain": display.taken_words(name, taken)}
+        bundle: dict[str, Any] = {"text/plain": display.written_words(name, taken)}
         if isinstance(target, Path):  # lets the file be found again after a rename
             environments = [manifest.environment.values for manifest in taken.draft.snapshot.manifests]
             reference = {"file": name, "digest": sha256(taken.data), "environments": environments}

@@ -174,7 +174,7 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
         read = partial(build.build_snapshot, artifacts, manifest, where)
         keeps = current if target == beside(notebook) else None
         result = write(target, read, where, Keyring(settings.trust_dir), keeps)
-    return Shown([display.taken_words(result.where, result)], asdict(result.summary()))
+    return Shown([display.written_words(result.where, result)], asdict(result.summary()))
 
 
 def restore(source: str, settings: Settings) -> Shown:
