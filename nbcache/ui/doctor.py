@@ -1,4 +1,4 @@
-"""Check all that nbcache needs, and change nothing; in a terminal the local store is opened, and made."""
+"""Check all that nbcache needs, and change nothing; only in a terminal, create a missing local store."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ from nbcache.ui.locate import Location
 
 Checks: TypeAlias = Iterator[Check]
 _Look: TypeAlias = tuple[str, Callable[[], Iterable[Check]]]
-"""The name of checks that have none of their own, and a function that returns them."""
+"""The name for checks without a name, and a function that returns the checks."""
 
 _REPORT = "please report this line"
 _MINIMUM, _NEWEST = spelled(MINIMUM), spelled(NEWEST)
 _INSTALL = f"pip install 'torch>={_MINIMUM}', and restart the kernel"
-_TELLING = ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile", "asimd", "sve", "sve2")
-"""Instruction sets that tell one CPU from another, of the hundred that it has."""
+_NOTABLE = ("sse4_2", "avx", "avx2", "fma", "avx512f", "amx_tile", "asimd", "sve", "sve2")
+"""Instruction sets to show, out of a hundred: those in which CPUs differ."""
 _LOOK_SECONDS = 0.5
 """The longest wait for the search for the notebook's snapshots."""
 _LEAST_FREE = 10**9
-"""Bytes that each disk needs: each of the headers that torch precompiles takes some 150 MB (2.13)."""
+"""Free bytes that each disk needs: each header that torch precompiles takes some 150 MB (2.13)."""
 
 
 def in_kernel(
@@ -66,7 +66,7 @@ def in_kernel(
     locate: Callable[[], Location],
     store_error: StoreError | None,
 ) -> list[Check]:
-    """Check what this kernel needs; `store_error` is why its store is in memory, None where it is not."""
+    """Check the needs of this kernel; `store_error` is why its store is in memory; None if it is not."""
     settings, current, lost = session.settings, session.environment, bridge.hooks.lost
     folder, chosen_by = bridge.folder.where()
     serves = current is None or bridge.folder.is_served()
@@ -90,7 +90,7 @@ def in_kernel(
 
 
 def in_terminal(settings: Settings) -> list[Check]:
-    """Check what kernels that are started from here need; imports torch, but not its compiler."""
+    """Check the needs of kernels started from this terminal; imports torch, but not its compiler."""
     current: Environment | None = None
     failure: Exception | None = None
     try:
@@ -123,11 +123,11 @@ def _places(settings: Settings, torch_folder: str) -> list[_Look]:
 
 
 def _run_checks(*looks: _Look) -> list[Check]:
-    """Return nbcache's version and the findings of all looks; one that fails stops no other."""
+    """Return nbcache's version and the checks of all looks; after a failing look, the others still run."""
     checks = [_ok(f"{__version__}, on Python {platform.python_version()}", "nbcache")]
     for name, look in looks:
         try:
-            for check in look():  # one by one: those before a failure stay
+            for check in look():  # one by one, to keep the checks before a failure
                 checks.append(check if check.name else replace(check, name=name))
         except NbcacheError as error:
             checks.append(_problem(str(error), error.next_step or _REPORT, name))
@@ -152,7 +152,7 @@ def _problem(text: str, next_step: str, name: str = "") -> Check:
 
 
 def _torch(current: Environment | None, failure: Exception | None = None, plain_because: str = "") -> Checks:
-    """Check torch. `failure` is its import error, `plain_because` why nbcache goes on without it."""
+    """Check torch. `failure` is its import error, `plain_because` why nbcache leaves torch alone."""
     version = torch_version()
     if version is None:
         yield _problem("not installed: there is nothing that compiles", _INSTALL)
@@ -184,7 +184,7 @@ def _hooks(lost: Mapping[str, str]) -> Checks:
 
 
 def _tested_hooks() -> Checks:
-    """Report whether the hooks were tested with this torch: trying them would import torch's compiler."""
+    """Check whether the hooks were tested with this torch; trying them would import torch's compiler."""
     installed = torch_behavior.release(torch_version() or "0.0")
     if installed > NEWEST:
         text = f"torch {spelled(installed)} is newer than {_NEWEST}, the newest with which they were tested"
@@ -203,7 +203,7 @@ def _behavior() -> Check:
 def _cpu(current: Environment | None) -> Checks:
     values = environment.without_torch() if current is None else current.values
     instructions = set(values["cpu.features"].split())
-    parts = [values["cpu.machine"], " ".join(name for name in _TELLING if name in instructions)]
+    parts = [values["cpu.machine"], " ".join(name for name in _NOTABLE if name in instructions)]
     if "cpu.capability" in values:
         parts.append(f"torch uses {values['cpu.capability']}")
     if LABEL in values:
@@ -216,7 +216,7 @@ def _cpu(current: Environment | None) -> Checks:
 
 def _gpu(current: Environment | None) -> Checks:
     values = environment.without_torch() if current is None else current.values
-    device, triton = values["device"], values["triton.version"]  # what is compiled is for this device
+    device, triton = values["device"], values["triton.version"]  # graphs are compiled for this device
     cuda = values.get("torch.cuda")  # None before torch is imported
     devices = gpus.found()
     with_triton = "no Triton" if triton == "none" else f"Triton {triton}"
@@ -243,7 +243,7 @@ def _gpu(current: Environment | None) -> Checks:
     else:
         driver, built = devices.driver and f"driver {devices.driver}", cuda and f"torch for CUDA {cuda}"
         yield _ok(DOT.join(filter(None, (cards, driver, built, with_triton))))
-        name, path = gpus.c_compiler()  # Triton builds its launchers with it at the first use of a GPU
+        name, path = gpus.c_compiler()  # at the first use of a GPU, Triton builds its launchers with it
         lost, use = "no new graph compiles for the GPU", ", for Triton"
         yield replace(_compiler(name, path, "CC", "gcc", lost, use), name="C compiler")
 
@@ -303,7 +303,7 @@ def _usable(folder: str, text: str, remedy: str) -> Check:
 
 
 def _unwritable(folder: Path) -> str:
-    """Return why a folder cannot be written or made; empty if it can."""
+    """Return why a folder cannot be written or created; empty if it can."""
     try:
         with tempfile.TemporaryFile(dir=_existing(folder), buffering=0) as file:
             file.write(b"nbcache")
@@ -313,7 +313,7 @@ def _unwritable(folder: Path) -> str:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest above it that exists."""
+    """Return the folder, or the nearest parent that exists."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 

@@ -1,4 +1,4 @@
-"""Find out which notebook this kernel runs: again whenever it matters, since notebooks are renamed."""
+"""Locate the notebook that this kernel runs. Callers repeat this, since notebooks can be renamed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from typing import Any, TypeAlias
 from nbcache.core.threads import start_thread
 
 _Server: TypeAlias = Mapping[str, Any]
-"""The values that a running server wrote of itself: url, token, root_dir, pid."""
+"""The values in a running server's own file: url, token, root_dir, pid."""
 _Sessions: TypeAlias = list[tuple[dict[str, Any], str]]
 
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Asks servers of this machine without the user's proxy, which must not see their tokens."""
+"""Sends requests to local servers without the user's proxy, which must not see their tokens."""
 _TIMEOUT = 1.0
-"""Seconds that servers may take to answer, all of them together if they are asked at once."""
+"""The longest wait for the answers of all servers, in seconds; they are asked in parallel."""
 _MOST_SERVERS = 8
-"""A server that was killed leaves its file behind: of many, the newest are asked."""
+"""The most servers to ask, the newest first: a killed server leaves its file behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ def locate(
     *,
     timeout: float = _TIMEOUT,
 ) -> Location:
-    """Return the notebook, by the first of these that knows: setting, VS Code, Jupyter server, environment.
+    """Return the notebook, from the first source that has it: setting, VS Code, Jupyter server, environment.
 
-    `connection_file` is the kernel's, None without a kernel. The server is right even after a rename;
-    `JPY_SESSION_NAME` goes stale, and a kernel that was started inside another kernel inherits it.
+    `connection_file` is the kernel's, None without a kernel. The server is right even after a rename.
+    `JPY_SESSION_NAME` goes stale, and a kernel inherits it if another kernel has started it.
     """
     if setting:
         return Location(os.path.abspath(os.path.expanduser(setting)), "the setting `notebook`")
@@ -58,20 +58,20 @@ def locate(
         kernel_id = Path(connection_file).stem.removeprefix("kernel-")
         for server, sessions in _ask_servers(environ, timeout):
             for session, path in sessions or ():
-                with suppress(LookupError, TypeError, AttributeError):  # of a kind that we do not know
+                with suppress(LookupError, TypeError, AttributeError):  # an unknown kind of session
                     if session["kernel"]["id"] == kernel_id and session.get("type", "notebook") == "notebook":
                         return Location(path, f"the Jupyter server at {server['url']}")
         name = environ.get("JPY_SESSION_NAME", "")
         if name.endswith(".ipynb") and os.path.isfile(name):
             with suppress(OSError, ValueError, AttributeError):  # the connection file is gone, or no object
-                # The session that this kernel was started for, and not one that started this kernel.
+                # It must be this kernel's own session, not that of a kernel that started this one.
                 if json.loads(Path(connection_file).read_text()).get("jupyter_session") == name:
                     return Location(os.path.abspath(name), "JPY_SESSION_NAME")
     return Location("", "not found: reports and artifacts are kept for the environment instead")
 
 
 def opened_by(notebook: Path) -> str | None:
-    """Return the URL of a Jupyter server that has `notebook` open, or is alive and does not answer."""
+    """Return the URL of a Jupyter server that has `notebook` open, or that runs but does not answer."""
     wanted = os.path.realpath(notebook)
     for server, sessions in _ask_servers(os.environ, _TIMEOUT):
         if sessions is None:
@@ -90,7 +90,7 @@ def _servers() -> Iterator[_Server]:
         return
     files = {}
     for file in Path(jupyter_runtime_dir()).glob("*server-*.json"):
-        with suppress(OSError):  # a server that has just ended takes its file along
+        with suppress(OSError):  # a server that ends removes its file
             files[file] = file.stat().st_mtime
     for file in sorted(files, key=files.__getitem__, reverse=True)[:_MOST_SERVERS]:
         with suppress(OSError, ValueError):
@@ -100,14 +100,14 @@ def _servers() -> Iterator[_Server]:
 
 
 def _ask_servers(environ: Mapping[str, str], timeout: float) -> Iterator[tuple[_Server, _Sessions | None]]:
-    """Yield each server with its sessions, None if it is silent for `timeout` s: killed ones leave files."""
+    """Yield each server with its sessions, or None if it is silent for `timeout` s, as a killed one is."""
     answers: SimpleQueue[tuple[int, _Sessions | None]] = SimpleQueue()
     deadline = time.monotonic() + timeout
     silent = dict(enumerate(_servers()))
 
     def ask(number: int) -> None:
         sessions = None
-        with suppress(Exception):  # whatever listens at that port now
+        with suppress(Exception):  # any other program may listen at that port now
             sessions = _sessions(silent[number], environ, timeout)
         answers.put((number, sessions))
 
@@ -128,6 +128,6 @@ def _sessions(server: _Server, environ: Mapping[str, str], timeout: float) -> _S
     sessions = []
     with _DIRECT.open(request, timeout=timeout) as answer:
         for session in json.load(answer):
-            with suppress(KeyError, TypeError):  # of a kind that we do not know
+            with suppress(KeyError, TypeError):  # an unknown kind of session
                 sessions.append((session, os.path.abspath(os.path.join(root, session["path"]))))
     return sessions

@@ -1,7 +1,7 @@
-"""The table of all verbs: the source of usage, help, completion, the terminal's parser and docs/commands.md.
+"""The table of all verbs, from which usage, help, completion, the parser and docs/commands.md are made.
 
-A form is a usage line. Capitals mean a value, brackets an optional part, `|` a choice, and an ellipsis one
-value or more. Its text is Markdown, for the docs; help has it without links.
+A form is a usage line and its text. Capitals mean a value, brackets an optional part, `|` a choice, and an
+ellipsis one value or more. The text is Markdown for the docs; help omits the links.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Forms = Mapping[str, str]
 
 
 def _forms(text: str) -> Forms:
-    """Return forms: each usage line with the indented lines below it."""
+    """Return usage line → the indented lines below it, joined."""
     forms: dict[str, str] = {}
     for line in text.strip().splitlines():
         if line.startswith(" "):
@@ -174,7 +174,7 @@ _HELP = {
 _PATHS = ("NOTEBOOK", "FILE", "OUTPUT", "SNAPSHOT")
 _NUMBERS = ("SECONDS", "DAYS")
 _NAMES = {"-o": "output", "--from": "source", "URL#NAME": "source"}
-"""The attributes of parsed arguments, where they differ from the word in the usage."""
+"""Word in a usage line → attribute of the parsed arguments, if they differ."""
 _OPTION = re.compile(r"(\[)?(--?[\w-]+)(?: ([A-Z]+))?")
 _VALUE = re.compile(r"(\[)?([A-Z][A-Z#]*)( …)?")
 _CHOICE = re.compile(r"\[([a-z]+(?: \| [a-z]+)+)\]")
@@ -186,7 +186,7 @@ def _of(verb: str) -> list[str]:
 
 
 def usage(verb: str = "") -> str:
-    """Return the usage of a magic's verb, or of all of them."""
+    """Return the usage of a magic's verb, or the list of all verbs."""
     forms = [f"%nbcache {verb} {form}".rstrip() for form in _of(verb)]
     return "; ".join(forms) if verb else f"%nbcache [{' | '.join(MAGICS)}]"
 
@@ -198,7 +198,7 @@ def words_of(verb: str) -> list[str]:
 
 
 def magic_arguments(verb: str, words: Sequence[str]) -> SimpleNamespace:
-    """Return a verb's options by name, and its other `words`; ValueError if no form takes them."""
+    """Parse a verb's options into attributes, and other words into `words`; ValueError if no form fits."""
     options = {option: value for form in _of(verb) for _, option, value in _OPTION.findall(form)}
     arguments = SimpleNamespace(
         words=[], **{name[2:]: "" if value else False for name, value in options.items()}
@@ -235,13 +235,13 @@ def magic_help() -> str:
 
 def add_arguments(parser: argparse.ArgumentParser, form: str) -> None:
     """Give a parser the arguments of a form."""
-    rest = form.partition(" ")[2]
-    if choice := _CHOICE.match(rest):
+    arguments = form.partition(" ")[2]
+    if choice := _CHOICE.match(arguments):
         actions = choice[1].split(" | ")
         first = "status" if "status" in actions else actions[0]
         parser.add_argument("action", choices=actions, nargs="?", default=first)
-        rest = rest[choice.end() :]
-    for bracket, option, value in _OPTION.findall(rest):
+        arguments = arguments[choice.end() :]
+    for bracket, option, value in _OPTION.findall(arguments):
         name = _NAMES.get(option, option.lstrip("-").replace("-", "_"))
         names = [option, "--output"] if option == "-o" else [option]
         settings: dict[str, Any] = {"dest": name, "help": _HELP.get(option) or _HELP.get(value)}
@@ -252,7 +252,7 @@ def add_arguments(parser: argparse.ArgumentParser, form: str) -> None:
             settings["choices"] = list(BASELINES)
         settings |= {"required": not bracket, "default": "" if option == "--name" else None}
         parser.add_argument(*names, metavar=value, type=_type(value), **settings)
-    for bracket, value, several in _VALUE.findall(_OPTION.sub("", rest)):
+    for bracket, value, several in _VALUE.findall(_OPTION.sub("", arguments)):
         name = _NAMES.get(value, value.lower() + ("s" if several else ""))
         count = "+" if several else "?" if bracket else None
         parser.add_argument(name, metavar=value, nargs=count, type=_type(value), help=_HELP.get(value))

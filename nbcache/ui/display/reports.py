@@ -81,7 +81,7 @@ def render_graph(why: Why, contents: GraphContents) -> Rendered:
 
 
 def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "") -> Rendered:
-    """Return why graphs missed, and notices; `remark` tells whose graphs these are, or why the list is empty."""
+    """Return why graphs missed, and notices; `remark` names their cell, or why the list is empty."""
     parts = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
     blocks: list[doc.Block] = [doc.Title("nbcache why", parts)]
     for row in rows:

@@ -1,4 +1,4 @@
-"""The cells that run: what they have switched, what they compile, the report when they end, and idle time."""
+"""The running cells: their switches and graphs, the report at the end of each, and the idle time between."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from nbcache.ui.ipython.compile_cell import CompileOptions, check, check_callabl
 from nbcache.ui.ipython.live_line import LiveLine
 
 _SETTLE = 0.1
-"""Seconds after a cell before idle time begins: of cells that were sent together the next one comes first."""
+"""Seconds between a cell and idle time, so that the next of several queued cells runs first."""
 _BREATH = 0.002
-"""Seconds between two calls, in which the kernel takes messages in."""
+"""The least pause between two calls of `step`, in which the kernel receives messages."""
 
 _CODE_NAMES = "/nbcache/cell-{}.py"
-"""Names of cells' code: the same in every kernel, so that torch's dynamic-shape profiles name it alike."""
+"""File name of a cell's code, the same in every kernel: torch's dynamic-shape profiles contain it."""
 
 
 @dataclass(slots=True)
 class _Running:
     info: Any
-    """IPython's `ExecutionInfo`: what tells one run from another."""
+    """IPython's `ExecutionInfo`, by whose identity runs are compared."""
     chosen: CompileOptions | None = None
     """Its options; None without `%%compile_cached`."""
 
 
 class IdleTime:
-    """Calls `step` again and again on `loop`, the kernel's, while nothing else is to be done.
+    """Calls `step` repeatedly on the kernel's event loop while no cell runs.
 
-    `step` returns the seconds to wait before the next call, None to wait for the end of another cell. `begin`
-    and `end` may be called on any thread: a subshell's cells run on one of their own.
+    `step` returns the seconds until its next call, or None to wait for the end of another cell. `begin` and
+    `end` may be called on any thread, as a subshell runs its cells on another thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, step: Callable[[], float | None]) -> None:
@@ -58,11 +58,11 @@ class IdleTime:
 
     def begin(self) -> None:
         self._resting = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the kernel ends
+        with contextlib.suppress(RuntimeError):  # the loop is closed, as the kernel ends
             self._loop.call_soon_threadsafe(self._schedule, _SETTLE)
 
     def end(self) -> None:
-        """Note that a cell begins, or that the extension is unloaded."""
+        """Stop, since a cell begins or the extension is unloaded."""
         self._resting = False
 
     def _schedule(self, seconds: float) -> None:
@@ -79,10 +79,10 @@ class IdleTime:
 
 
 class Cells:
-    """Follows the cells of one shell, and shows what they compile."""
+    """Follows the cells of one shell, and shows reports on their graphs."""
 
     def __init__(self, shell: Any, session: Session, problem: StoreError | None) -> None:
-        """`problem` is why the store is in memory, None where it is not."""
+        """`problem` is why the store is in memory; None for a store on disk."""
         self._shell = shell
         self._session = session
         self._problem = problem
@@ -90,20 +90,20 @@ class Cells:
         self.idle: IdleTime | None = None
         self._line: LiveLine | None = None
         self._running: list[_Running] = []
-        """The running cells, outermost first: more than one where a cell runs another."""
+        """The running cells, outermost first; more than one if a cell runs another."""
         self._to_number = False
         self.began = time.monotonic()
         self.waiting: list[Callable[[], None]] = []
         """Actions for the end of the running cell."""
         self._scope = contextlib.ExitStack()
-        """The switches of the running cell: device, defaults of torch.compile."""
+        """Undoes the running cell's switches: default device, default arguments of torch.compile."""
 
     @property
     def are_running(self) -> bool:
         return bool(self._running)
 
     def close(self) -> None:
-        """Take back what a running cell has switched, and its line."""
+        """Undo the switches of a running cell, and remove its live line."""
         self._end_line()
         self._scope.close()
 
@@ -113,7 +113,7 @@ class Cells:
             self._line = None
 
     def join(self) -> None:
-        """Take the cell that loads the extension, which may go on to compile, for one that has begun."""
+        """Begin the cell that loads the extension, as it may also compile."""
         for source in self._shell.history_manager.input_hist_raw[1:]:
             self._session.program.note_cell(source)
         frame = sys._getframe()
@@ -125,13 +125,13 @@ class Cells:
             self._session.begin_cell(Cell.of(result.info.raw_cell, result.execution_count))
 
     def name(self, code: str, number: int) -> str:
-        """Return the name of the code of the cell with this execution count, and note whose it is."""
+        """Return the file name of a cell's code, and record its cell; `number` is the execution count."""
         name = _CODE_NAMES.format(sha256(code.encode())[:16])
         self._session.report_log.name_code(name, Cell.of(code, number))
         return name
 
     def number(self, code: str, number: int) -> None:
-        """Note the execution count of the cell that has begun: at `pre_run_cell` it may be the next one's."""
+        """Set the running cell's execution count. At `pre_run_cell` it may still be another cell's."""
         if self._to_number:
             self._session.begin_cell(Cell.of(code, number))
             self._to_number = False
@@ -143,7 +143,7 @@ class Cells:
         self._running.append(_Running(info))
         if info.store_history:
             self._session.program.note_cell(info.raw_cell, getattr(info, "cell_id", None))
-        if len(self._running) > 1:  # a cell that another cell runs, by `%run` or `run_cell`
+        if len(self._running) > 1:  # a cell that another cell runs with `%run` or `run_cell`
             return
         self._to_number, self.began = info.store_history, time.monotonic()
         self._session.begin_cell(Cell.of(info.raw_cell, None))
@@ -152,27 +152,27 @@ class Cells:
             self._line = LiveLine(self._session.activity, self._shell.display_pub)
             self._line.start()
 
-    def take_options(self, chosen: CompileOptions) -> None:
-        """Take in the options of a marked cell that begins; raise a UsageError alone, or IPython drops us."""
-        if not self._running:  # a silent execution: no event says when it ends
+    def take_options(self, options: CompileOptions) -> None:
+        """Apply the options of a marked cell. Raise only UsageError: after others, IPython drops us."""
+        if not self._running:  # a silent execution, which has no `post_run_cell` event
             return
         try:
-            check(chosen)
-            self._scope.enter_context(compile_options.default_device(chosen.device))
-            self._scope.enter_context(compile_options.default_arguments(chosen.torch_arguments()))
+            check(options)
+            self._scope.enter_context(compile_options.default_device(options.device))
+            self._scope.enter_context(compile_options.default_arguments(options.torch_arguments()))
         except UsageError:
             raise
-        except Exception as error:  # torch is not there, or does not take the device
+        except Exception as error:  # torch is missing, or rejects the device
             raise usage_error(str(error).strip().splitlines()[0]) from error
-        self._running[-1].chosen = chosen
-        self._session.saving = chosen.save
-        if chosen.quiet:
+        self._running[-1].chosen = options
+        self._session.saving = options.save
+        if options.quiet:
             self._end_line()
         elif self._line is not None:
             self._line.reserve()
 
     def compile(self, target: str, value: Any) -> Any:
-        """Compile a target: what a marked cell calls after each statement that binds one."""
+        """Compile a target; a marked cell calls this after each statement that binds one."""
         check_callable(target, value)
         chosen = self._running[-1].chosen if self._running else None
         return compile_options.compile_target(value, chosen.torch_arguments() if chosen else {})
@@ -180,11 +180,11 @@ class Cells:
     def after(self, result: Any) -> None:
         """End a cell and show its report: IPython's event `post_run_cell`."""
         if result is None or not any(cell.info is result.info for cell in self._running):
-            return  # a cell that began before we were loaded, or an empty one, which never begins
+            return  # the cell began before nbcache was loaded, or is empty and never began
         while self._running[-1].info is not result.info:
             self._running.pop()
         chosen = self._running.pop().chosen
-        if self._running:  # `%%capture` and `run_cell_magic` run a cell in a cell: its options count for both
+        if self._running:  # `%%capture` and `run_cell_magic` nest cells; both get the options
             outer = self._running[-1]
             outer.chosen = outer.chosen or chosen
             return
@@ -222,13 +222,13 @@ class Cells:
             return None
         why = self._obstacle(chosen)
         if not why and isinstance(result.error_in_exec, KeyboardInterrupt):
-            return render_report(report, stored=False)  # nor is the graph that was being compiled
+            return render_report(report, stored=False)  # the interrupted graph is not stored
         if not why and not result.success:
             return render_report(report, why="though the cell raised")
         return render_report(report, stored=not why, why=why)
 
     def _obstacle(self, chosen: CompileOptions | None) -> str:
-        """Return why nothing that the cell compiled is stored for the next kernel; empty where it is."""
+        """Return why the cell's graphs are not stored for the next kernel; empty if they are."""
         settings, store = self._session.settings, self._session.artifacts.store
         if chosen is not None and not chosen.save:
             return "--no-save"

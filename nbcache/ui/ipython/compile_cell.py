@@ -7,19 +7,19 @@ by a string literal, and leaves everything else where it was:
     y = await g(f(x))                               y = await g(f(x))
 
 so that line numbers, top-level `await`, the last expression's display and errors are IPython's own.
-`TargetCompiler` finds the literal in the syntax tree just before that tree runs, and removes it. The options
-travel in the literal alone. A source that is transformed and never runs, a nested `run_cell`, a macro, or
-`%%time` above the line therefore cannot get another cell's options.
+`TargetCompiler` finds the literal in the syntax tree just before that tree runs, and removes it. Only the
+literal carries the options. So no cell gets another cell's options, even if a source is transformed and never
+runs, or with a nested `run_cell`, a macro, or `%%time` above the line.
 
 `f = __nbcache_compile__("f", f)` is inserted
 
 - after a statement that binds `f` at the cell's top level, or in a block of it: a definition, an assignment,
   an import;
 - at the start of the cell, if `f` exists already, unless the cell binds it before it mentions it;
-- after `from … import *`, `exec` and IPython's `%` and `!` lines, which may bind it, if `f` exists then.
+- after `from … import *`, `exec` and IPython's `%` and `!` lines, which may bind `f`, if it exists then.
 
-Bodies of functions, classes and lambdas do not count. A dotted target `a.b` is bound by an assignment to
-`a.b`, or, if the cell has none, by a binding of `a`.
+Bindings in bodies of functions, classes and lambdas are ignored. A dotted target `a.b` is bound by an
+assignment to `a.b`, or, if the cell has none, by a binding of `a`.
 """
 
 from __future__ import annotations
@@ -82,21 +82,21 @@ class CompileOptions:
     quiet: bool = False
 
     def torch_arguments(self) -> dict[str, Any]:
-        """Return those arguments of `torch.compile` that the line has."""
+        """Return the arguments of `torch.compile` that the line sets."""
         names = ("mode", "fullgraph", "dynamic", "backend", "options")
         arguments = {name: getattr(self, name) for name in names}
-        arguments["options"] = dict(self.options)  # torch removes entries from it
+        arguments["options"] = dict(self.options)  # a copy: torch removes entries from it
         return {
             name: value for name, value in arguments.items() if value or (name, value) == ("dynamic", False)
         }
 
 
 class _CellUsageError(InputRejected, UsageError):
-    """A `UsageError` that is also let through by IPython's AST stage, and is an `error` output.
+    """A `UsageError` that IPython's AST stage lets through, and that becomes an `error` output.
 
-    IPython writes a plain `UsageError` to stderr only, so that a notebook run by papermill, which looks
-    for `error` outputs, passes; and an AST transformer that raises anything but `InputRejected` is
-    unregistered while the cell runs on.
+    IPython writes a plain `UsageError` to stderr only, so papermill, which looks for `error` outputs, would
+    pass the notebook. IPython unregisters an AST transformer that raises anything but `InputRejected`, and
+    still runs the cell.
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -107,7 +107,7 @@ _CellUsageError.__name__ = _CellUsageError.__qualname__ = "UsageError"
 
 
 def usage_error(problem: str, *, show_usage: bool = False) -> Exception:
-    """Return the `UsageError` to raise: IPython shows it as one line, and the cell has failed."""
+    """Return the `UsageError` to raise. IPython shows it as one line, and the cell fails."""
     usage = f"{'' if problem.endswith('?') else '.'} Usage: {USAGE}" if show_usage else ""
     return _CellUsageError(f"{MAGIC}: {problem}{usage}")
 
@@ -124,7 +124,7 @@ def _target(word: str) -> str:
 
 
 def _pair(word: str) -> tuple[str, OptionValue]:
-    """Return one K=V with V's type: a number, True, False, None, or else text."""
+    """Parse one K=V; V is a number, True, False, None, or otherwise text."""
     key, equals, text = word.partition("=")
     if not equals or not re.fullmatch(r"\w[\w.-]*", key):
         raise argparse.ArgumentTypeError(f"`{word}` is not K=V (targets go before `--options`)")
@@ -183,22 +183,22 @@ def parse(line: str) -> CompileOptions:
     return CompileOptions(**vars(arguments) | {"targets": targets, "options": options})
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean …?` with the names in `known` that are like `word`, or an empty string."""
-    matches = difflib.get_close_matches(word, list(known), n=3)
+def nearest(word: str, names: Iterable[str]) -> str:
+    """Return `; did you mean …?` with the names that are like `word`, or an empty string."""
+    matches = difflib.get_close_matches(word, list(names), n=3)
     return f"; did you mean {', '.join(f'`{match}`' for match in matches)}?" if matches else ""
 
 
-def unknown(kind: str, name: str, known: Collection[str]) -> str:
-    """Return the problem with a name that torch does not have; empty if it has it."""
-    if name in known:
+def unknown(kind: str, name: str, names: Collection[str]) -> str:
+    """Return the problem with a name that torch lacks; empty for a name that it has."""
+    if name in names:
         return ""
-    listed = f" (torch has {', '.join(known)})" if len(known) <= 8 else ""
-    return f"unknown {kind} `{name}`{listed}{nearest(name, known)}"
+    listed = f" (torch has {', '.join(names)})" if len(names) <= 8 else ""
+    return f"unknown {kind} `{name}`{listed}{nearest(name, names)}"
 
 
 def check(options: CompileOptions) -> None:
-    """Raise a UsageError for a backend, or a mode or option of inductor, that torch does not know."""
+    """Raise a UsageError for a backend, or a mode or option of inductor, that torch lacks."""
     problems = []
     if options.backend is not None:
         problems.append(unknown("backend", options.backend, compile_options.known_backends()))
@@ -206,28 +206,28 @@ def check(options: CompileOptions) -> None:
         if options.mode is not None:
             problems.append(unknown("mode", options.mode, compile_options.known_modes()))
         if options.options:
-            known = [*compile_options.known_options(), "use_aoti"]  # which torch does not list
-            problems += [unknown("option", key.replace("-", "_"), known) for key in options.options]
+            names = [*compile_options.known_options(), "use_aoti"]  # torch omits it from the list
+            problems += [unknown("option", key.replace("-", "_"), names) for key in options.options]
     for problem in filter(None, problems):
         raise usage_error(problem)
 
 
 def _arguments(line: str) -> str | None:
-    """Return the text after the magic's name on `line`; None if it is not this magic, or asks for help."""
+    """Return the text after the magic's name on `line`; None for other lines, and for the help `…?`."""
     match = re.fullmatch(rf"{MAGIC}(?:\s+(.*))?", line.rstrip())
     return None if match is None else match[1] or ""
 
 
 class CellTransformer:
-    """Replaces a cell's `%%compile_cached` line: the last of the shell's `input_transformers_cleanup`.
+    """Replaces a cell's `%%compile_cached` line, as the last of the shell's `input_transformers_cleanup`.
 
-    Last, because IPython's own cleanup removes blank first lines, common indentation and prompts; its
-    `cell_magic` comes later. Raises a `UsageError` if the line is wrong or nothing stands below it.
+    It is last because IPython's own cleanup removes blank first lines, common indentation and prompts; its
+    `cell_magic` runs later. Raises a `UsageError` if the line is wrong or the cell is empty below it.
     """
 
     has_side_effects = True
-    """Keeps it out of `check_complete`, which then takes the cell for a cell magic, as it does any other, and
-    which would let a `UsageError` out to the terminal's prompt."""
+    """Excludes it from `check_complete`, which then treats the cell as a cell magic. There, a `UsageError`
+    would reach the terminal's prompt."""
 
     def __call__(self, lines: list[str]) -> list[str]:
         arguments = _arguments(lines[0]) if lines else None
@@ -244,8 +244,8 @@ class CellTransformer:
 
 def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list[str]:
     """Return the completions of `symbol`, at the end of `line`; `names` returns the targets to offer."""
-    before = line.removesuffix(symbol)
-    words = before.replace("=", "= ").split()
+    preceding = line.removesuffix(symbol)
+    words = preceding.replace("=", "= ").split()
     option = next((word for word in reversed(words) if word.startswith("--")), "")
     match words[-1].rstrip("="):
         case "--mode":
@@ -256,7 +256,7 @@ def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list
             candidates = ["cpu", "cuda", "mps", "xpu"]
         case "--name":
             candidates = []
-        case _ if before.endswith("="):
+        case _ if preceding.endswith("="):
             candidates = ["True", "False", "None"]
         case _ if option == "--options":
             candidates = [*(f"{name}=" for name in compile_options.known_options()), *_OPTIONS]
@@ -266,7 +266,7 @@ def complete(line: str, symbol: str, names: Callable[[], Iterable[str]]) -> list
 
 
 def is_compilable(value: object) -> bool:
-    """Return whether `value` is something to compile: callable, and no class."""
+    """Return whether `value` can be compiled: it is callable, and no class."""
     return callable(value) and not isinstance(value, type)
 
 
@@ -282,9 +282,9 @@ def check_callable(target: str, value: object) -> None:
 class TargetCompiler(ast.NodeTransformer):
     """Inserts the compile calls into cells that `CellTransformer` marked; for `shell.ast_transformers`.
 
-    `namespace` returns the user's namespace, where the hook is put whenever a cell needs it (`%reset` removes
-    it). `on_cell` is called with the options of each marked cell, just before it runs; it may raise a
-    `usage_error`, and nothing else, because IPython would unregister this transformer.
+    `namespace` returns the user's namespace. Each cell that needs the hook puts it there, as `%reset` removes
+    it. `on_cell` gets the options of each marked cell just before it runs. It may raise only a `usage_error`:
+    after any other error, IPython unregisters this transformer.
     """
 
     def __init__(
@@ -317,7 +317,7 @@ class TargetCompiler(ast.NodeTransformer):
 
 
 def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, Any]) -> set[str]:
-    """Return the targets that can be compiled before the cell runs; UsageError for one that never can."""
+    """Return the targets that can be compiled before the cell runs; UsageError for unusable ones."""
     bound = set(_all_bindings(tree.body))
     opaque = any(_is_opaque(stmt) for stmt in ast.walk(tree) if isinstance(stmt, ast.stmt))
     existing = set()
@@ -326,9 +326,9 @@ def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, 
         binds = opaque or any(f"{target}.".startswith(f"{path}.") for path in bound)
         try:
             value = functools.reduce(getattr, attributes, namespace[name])
-        except Exception as error:  # it does not exist, or a property of the user's raised
+        except Exception as error:  # it does not exist, or the user's property raised
             if not binds:
-                hint = nearest(target, (known for known in namespace if not known.startswith("_")))
+                hint = nearest(target, (defined for defined in namespace if not defined.startswith("_")))
                 problem = f"`{target}` does not exist, and the cell does not bind it at top level{hint}"
                 raise usage_error(problem) from error
             continue
@@ -346,7 +346,7 @@ def insert_compile_calls(tree: ast.Module, targets: Iterable[str], existing: Col
         target: {target} if target in bound else {*accumulate(target.split("."), "{}.{}".format)}
         for target in targets
     }
-    """Target → the paths whose binding binds it: `a.b` itself, or else any of `a` and `a.b`."""
+    """Target → the paths that bind it: only `a.b` if the cell binds that, otherwise `a` and `a.b`."""
 
     def statement(source: str, at: ast.AST) -> ast.stmt:
         stmt = ast.parse(source).body[0]
@@ -398,7 +398,7 @@ def _blocks(stmt: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _bindings(stmt: ast.stmt) -> list[str]:
-    """Return the paths that `stmt` has bound once it is done, except in nested blocks."""
+    """Return the paths that `stmt` binds outside its nested blocks."""
     match stmt:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
@@ -427,7 +427,7 @@ def _all_bindings(body: Iterable[ast.stmt]) -> Iterator[str]:
 
 
 def _is_opaque(stmt: ast.stmt) -> bool:
-    """Return whether `stmt` may bind names it does not show: `import *`, `exec`, IPython's `%` and `!`."""
+    """Return whether `stmt` may bind hidden names: `import *`, `exec`, IPython's `%` and `!`."""
     if isinstance(stmt, ast.ImportFrom):
         return stmt.names[0].name == "*"
     if not isinstance(stmt, ast.Expr | ast.Assign):

@@ -1,4 +1,4 @@
-"""`%nbcache diagnose CALL`: reads the line, evaluates the call up to itself, and shows the result."""
+"""`%nbcache diagnose CALL`: parses the line, evaluates the call's arguments, and renders the diagnosis."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Line:
     as_json: bool = False
 
 
-def diagnosed(text: str, session: Session, names: dict[str, Any]) -> tuple[Rendered, bool]:
-    """Run a call eager and compiled; return what to do, and whether the line asks for JSON."""
+def run_line(text: str, session: Session, names: dict[str, Any]) -> tuple[Rendered, bool]:
+    """Run a call eager and compiled; return the diagnosis, and whether the line asks for JSON."""
     __tracebackhide__ = True
     parsed = parse_line(text)
     tree = _call_in(parsed.expression)
@@ -66,7 +66,7 @@ def diagnosed(text: str, session: Session, names: dict[str, Any]) -> tuple[Rende
 
 
 def parse_line(text: str) -> Line:
-    """Return the options, which stand before or after the expression, and the expression as it is written."""
+    """Return the options, which are before or after the expression, and the unchanged expression."""
     text = text.strip().rstrip("; \t")
     options = {"mode": "default", "runs": "5"}
     while not isinstance(_tree(text), ast.Call) and (match := _BEFORE.match(text) or _AFTER.search(text)):
@@ -97,7 +97,7 @@ def _call_in(expression: str) -> ast.Call:
 
 
 def _evaluate(tree: ast.Call, names: dict[str, Any]) -> Call:
-    """Return the call with its function and arguments evaluated; errors in them pass."""
+    """Return the call with its function and arguments evaluated; their errors propagate."""
     __tracebackhide__ = True
     from nbcache.torch_bridge.diagnosing import Call
 
@@ -131,7 +131,7 @@ def render_diagnosis(diagnosis: Diagnosis) -> Rendered:
 
 
 def per_call(seconds: float) -> str:
-    """Return the seconds of a call for people: `42 us`, `1.24 ms`, `31.2 ms`, `2.1 s`."""
+    """Return the seconds of one call in words: `42 us`, `1.24 ms`, `31.2 ms`, `2.1 s`."""
     if seconds >= 0.9995:
         return duration(seconds)
     if seconds < 0.9995e-3:

@@ -1,4 +1,4 @@
-"""The IPython extension: parses, builds `Settings` and `Session`, and shows what they say."""
+"""The IPython extension: builds the session of a shell, and connects it with IPython's events and magics."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ _USERS_THREADS = ("Thread-", "ThreadPoolExecutor-", "asyncio_")
 """Beginnings of the names that Python gives to threads without a name."""
 _WAITING_WORKER = concurrent.futures.thread._worker.__code__
 _GREETING_SECONDS = 0.1
-"""The longest wait of loading for the greeting, after the search for snapshots."""
+"""The longest wait of `load` for the greeting, after the search for snapshots."""
 _SHORT_PAUSE = 0.1
-"""Seconds after which prewarming looks whether a thread or process has done its part."""
+"""Seconds after which prewarming checks again whether a thread or process has finished."""
 _IMPORT_SECONDS = 1.0
-"""The longest wait of loading for torch, in a kernel that was forked with torch imported."""
+"""The longest wait of `load` for torch, in a kernel that was forked with torch imported."""
 
 _extension: Extension | None = None
 
 
 def load(shell: Any) -> None:
-    """Load the extension into `shell`; nothing happens where it is loaded already."""
+    """Load the extension into `shell`, unless it is loaded already."""
     global _extension
     if _extension is None:
         extension = Extension(shell)
@@ -66,7 +66,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Take the extension out again; nothing happens where it is not loaded."""
+    """Unload the extension, if it is loaded."""
     global _extension
     if _extension is not None:
         _extension.unload()
@@ -83,7 +83,7 @@ def current_session() -> Session:
 
 
 class Extension:
-    """Everything that `%load_ext nbcache` adds to one shell, and `%unload_ext nbcache` takes away."""
+    """Everything that `%load_ext nbcache` adds to one shell, and `%unload_ext nbcache` removes."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -107,7 +107,7 @@ class Extension:
         self._magics = Magics(shell, self.session, self._verbs)
         self._undo = contextlib.ExitStack()
         self._threads = weakref.WeakSet(threading.enumerate())
-        """Threads of the kernel's own, and whatever else ran before we were loaded."""
+        """The kernel's own threads, and all others that ran before the extension was loaded."""
 
     def load(self) -> None:
         log.show(self.session.settings.log)
@@ -129,7 +129,7 @@ class Extension:
         self._verbs.connect_at_load()
         self.session.start()
         parts = ["nbcache: loaded, imports done ahead" if parent() else "nbcache: loaded"]
-        looking = start_thread(partial(self._look, parts), "greet")  # without a thread the line says less
+        looking = start_thread(partial(self._look, parts), "greet")  # if it cannot start, the line is shorter
         self._verbs.start(lambda: self._greet(looking, parts))
         self._use_idle_time()
         if parent():
@@ -152,7 +152,7 @@ class Extension:
                 self._magics.draw(facts=True)
 
     def _look(self, parts: list[str]) -> None:
-        """Add what is stored of the notebook; a store that fails says so elsewhere."""
+        """Add the greeting's words on stored graphs; a failing store is reported elsewhere."""
 
         def look() -> None:
             with contextlib.suppress(NbcacheError):
@@ -167,7 +167,7 @@ class Extension:
             write(DOT.join(parts))
 
     def unload(self) -> None:
-        """Undo `load`, newest first, and store what is still to be stored."""
+        """Undo the steps of `load` in reverse, and finish pending writes to the store."""
         self._undo.close()
         self._magics.close()
         self._cells.close()
@@ -180,9 +180,9 @@ class Extension:
         self._undo.callback(lambda: transformers.remove(transformer) if transformer in transformers else None)
 
     def _put_back(self, names: dict[str, Any], name: str) -> None:
-        """Make `unload` restore the present value of a name."""
-        before = names.get(name)
-        self._undo.callback(lambda: names.pop(name, None) if before is None else names.update({name: before}))
+        """Let `unload` restore the present value of a name."""
+        old = names.get(name)
+        self._undo.callback(lambda: names.pop(name, None) if old is None else names.update({name: old}))
 
     def _magic(self, kind: str, name: str, function: Callable[..., Any]) -> None:
         manager = self.shell.magics_manager
@@ -190,7 +190,7 @@ class Extension:
         manager.register_function(function, magic_kind=kind, magic_name=name)
 
     def _completer(self) -> None:
-        """Complete both magics' lines, and keep names of Python out of there."""
+        """Complete both magics' lines, and suppress IPython's own completions there."""
 
         @completer.context_matcher()  # type: ignore[untyped-decorator]
         def nbcache_matcher(context: completer.CompletionContext) -> completer.SimpleMatcherResult:
@@ -206,14 +206,14 @@ class Extension:
         self._append(self.shell.Completer.custom_matchers, nbcache_matcher)
 
     def _name_code(self) -> None:
-        """Give cells' code names that are the same in every kernel."""
+        """Give cells' code file names that are the same in every kernel."""
         compiler = self.shell.compile
         original = compiler.get_code_name
 
         def get_code_name(raw_code: str, transformed_code: str, number: int) -> str:
             self._cells.number(raw_code, number)
             debugger = getattr(getattr(self.shell, "kernel", None), "debugger", None)
-            if getattr(debugger, "is_started", False):  # breakpoints are set under the kernel's own names
+            if getattr(debugger, "is_started", False):  # breakpoints refer to the kernel's own names
                 return str(original(raw_code, transformed_code, number))
             return self._cells.name(raw_code, number)
 
@@ -221,7 +221,7 @@ class Extension:
         compiler.get_code_name = get_code_name
 
     def _use_idle_time(self) -> None:
-        """Prewarm between cells, on the kernel's own thread; a terminal's IPython has no such time."""
+        """Prewarm between cells, on the kernel's main thread; IPython in a terminal has no idle time."""
         loop = getattr(getattr(getattr(self.shell, "kernel", None), "io_loop", None), "asyncio_loop", None)
         if loop is None:
             return
@@ -231,7 +231,7 @@ class Extension:
             idle.begin()
 
     def _import_torch(self) -> None:
-        """Begin prewarming with torch, which is there at once: then what is stored is read meanwhile."""
+        """Begin prewarming with the import of torch, quick in a fork, so that the store is read meanwhile."""
         until = time.monotonic() + _IMPORT_SECONDS
         if self._imported_elsewhere():
             return
@@ -243,7 +243,7 @@ class Extension:
                 time.sleep(0.001)
 
     def _prewarm(self) -> float | None:
-        """Do one slice of prewarming; return the seconds until the next, None where a cell must run first."""
+        """Do one slice of prewarming; return the seconds until the next, None if a cell must run first."""
         if not self.session.settings.prewarm or self._cells.are_running:
             return None
         if self._imported_elsewhere():
@@ -252,7 +252,7 @@ class Extension:
         return None if wait is Pause.CELL else _SHORT_PAUSE if wait is Pause.SHORT else 0.0
 
     def _imported_elsewhere(self) -> bool:
-        """Return whether a thread that a cell has started may be importing: two such imports may deadlock."""
+        """Return whether a thread of the user may be importing: two such imports may deadlock."""
         frames = sys._current_frames()
         return any(
             _may_import(thread, frames.get(thread.ident or 0))
@@ -261,7 +261,7 @@ class Extension:
         )
 
     def _user_has_torch(self) -> bool:
-        """Return whether a cell has imported torch, or made something of it."""
+        """Return whether the user's namespace has torch, or an object that torch defines."""
         names = []
         for value in list(self.shell.user_ns.values()):
             kind = type(value)
@@ -280,7 +280,7 @@ class Extension:
     def _location(self) -> Location:
         connection_file = None
         if getattr(self.shell, "kernel", None) is not None:
-            with contextlib.suppress(Exception):  # it is only there in a kernel that has been started in full
+            with contextlib.suppress(Exception):  # only a fully started kernel has one
                 from ipykernel.connect import get_connection_file
 
                 connection_file = get_connection_file()
@@ -288,8 +288,8 @@ class Extension:
 
 
 def _may_import(thread: threading.Thread, frame: FrameType | None) -> bool:
-    """Return whether a thread is the user's, by its name or the code on its stack, and waits for no task."""
+    """Return whether a thread runs user code, judging by its name and stack, and is no idle pool worker."""
     if frame is None or frame.f_code is _WAITING_WORKER or thread.name.startswith("nbcache-"):
         return False
-    codes = (each.f_code for each, _ in traceback.walk_stack(frame))
+    codes = (caller.f_code for caller, _ in traceback.walk_stack(frame))
     return thread.name.startswith(_USERS_THREADS) or any(not is_installed(c.co_filename) for c in codes)

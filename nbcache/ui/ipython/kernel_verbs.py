@@ -1,4 +1,4 @@
-"""The verbs of one kernel: each returns what the magic of its name shows, and what a panel shows."""
+"""The verbs of one kernel. Each returns the answer that its magic, or a button of a panel, shows."""
 
 from __future__ import annotations
 
@@ -70,25 +70,25 @@ from nbcache.ui.terminal.shown import Shown, cell_titles, write
 _WAIT_SECONDS = 60.0
 """The longest wait of `%nbcache flush`."""
 _NOTEBOOK_SECONDS = 1.0
-"""The longest wait of a verb for the notebook's place."""
+"""The longest wait of a verb for the notebook's path."""
 _MOST_NAMED, _MOST_SHOWN, _MOST_MAKERS = 8, 5, 3
-"""Functions that are named if the one asked for is none of them, publications, and others in each."""
+"""Functions that `why` suggests, publications that are listed, and foreign makers in each of these."""
 _MAX_OUTPUT_BYTES = 5 * 10**6
-"""The longest snapshot that is put into an output: longer ones freeze the page for seconds."""
+"""The longest snapshot that an output may carry: a longer one freezes the page for seconds."""
 _LOOK_SECONDS = 0.5
-"""The longest wait for the search for snapshots, in which servers are asked."""
+"""The longest wait for the search for snapshots, which sends requests to Jupyter servers."""
 _MOST_ARRIVED = 10
-"""Versions of snapshots, and signers, that loading names and asks for: a file may hold very many."""
+"""The most versions of snapshots, and signers, that loading lists: a file may hold many more."""
 _TRUST = "%nbcache trust"
 _FLUSH_SECONDS = 5.0
 _GREETING_SECONDS = 2.0
 """The longest wait of the greeting for the notebook; loading waits much less for the greeting."""
 _MOST_AT_ONCE = 2 << 20
-"""Bytes of a notebook that is read while the extension loads: parsing 2 MB takes some 20 ms."""
+"""The longest notebook, in bytes, that loading reads: parsing 2 MB takes some 20 ms."""
 
 
 class Planner:
-    """Plans and sums up; `foreseen` returns what is known of the environment before torch is imported."""
+    """Plan, stats and timeline; `foreseen` returns the environment's part known without torch."""
 
     def __init__(
         self, session: Session, foreseen: Callable[[], Environment | None], sharing: Sharing
@@ -99,20 +99,20 @@ class Planner:
 
     def plan(self) -> Rendered:
         notebook = self._session.notebook(timeout=_NOTEBOOK_SECONDS)
-        return render_plan(self.planned(notebook), os.path.basename(notebook))
+        return render_plan(self.plan_of(notebook), os.path.basename(notebook))
 
     def stats(self) -> Rendered:
         session, notebook = self._session, self._session.notebook(timeout=_NOTEBOOK_SECONDS)
         graphs, cache = session.graphs, session.cache
         missed = [graph for graph in graphs if graph.outcome is Outcome.MISS]
         cache.history.read(notebook)
-        here = cache.history.runs()
+        runs = cache.history.runs()
         all_runs: tuple[Run, ...] = ()
         try:
             all_runs = session.artifacts.history.everything()
         except StoreError as error:
             session.notice(str(error))
-        everywhere = {run.identity: run for run in (*all_runs, *here)}
+        everywhere = {run.identity: run for run in (*all_runs, *runs)}
         by_time = sorted(everywhere.values(), key=lambda run: run.time)
         stats = Stats(
             session=tally(graphs),
@@ -126,10 +126,10 @@ class Planner:
             types=by_type(cache.refs(), cache.restored().keys()),
             refused=tuple(self._refusals()),
             overhead_seconds=session.overhead_seconds,
-            notebook=lifetime(here, most=MAX_RUNS),
+            notebook=lifetime(runs, most=MAX_RUNS),
             store=lifetime([replace(run, reason="") for run in by_time]),
             traces=Counter(graph.trace for graph in graphs if graph.trace),
-            missed_unchanged=missed_unchanged(here, cache.history.kernel),
+            missed_unchanged=missed_unchanged(runs, cache.history.kernel),
         )
         return render_stats(stats, os.path.basename(notebook))
 
@@ -140,7 +140,7 @@ class Planner:
         times = timeline(session.reports, history.runs(), history.kernel, session.environment)
         return render_timeline(times, os.path.basename(notebook))
 
-    def planned(self, notebook: str) -> Plan:
+    def plan_of(self, notebook: str) -> Plan:
         """Return the plan of the notebook at this path; StoreError if the store fails."""
         if not notebook:
             return Plan(problem="this kernel cannot tell its notebook: %nbcache config notebook=PATH")
@@ -154,38 +154,38 @@ class Planner:
         session, age = self._session, ago(time.time() - saved)
         session.cache.flush(_FLUSH_SECONDS)
         session.cache.history.read(notebook)
-        here = session.environment
+        current = session.environment
         places, unfit = self._from_store(notebook)
         places += self._from_snapshots(unfit)
         places += self._from_others()
-        whose = {here.digest} if here else {place.manifest.environment.digest for place in places}
+        whose = {current.digest} if current else {place.manifest.environment.digest for place in places}
         plan = planned(cells, places, session.cache.history.runs(), whose, unfit)
         if session.cell is not None and session.cell.digest not in {cell.digest for cell in cells}:
             notes = [f"the file was saved {age}, without this cell: save the notebook, and ask again"]
         else:
             notes = [f"by the file as it was saved {age}"]
-        if here is None and session.shares:
+        if current is None and session.shares:
             notes.append("the shared store is asked as soon as torch is imported")
         return replace(plan, notes=tuple(notes))
 
     def _from_snapshots(self, unfit: list[Unfit]) -> list[Place]:
-        """Return what snapshots that came along hold, and fits; add to `unfit` those that do not."""
+        """Return the fitting parts of received snapshots; add snapshots that do not fit to `unfit`."""
         places: list[Place] = []
-        here = self._session.environment
+        current = self._session.environment
         self.sharing.looked(_LOOK_SECONDS)
         try:
             snapshots = self.sharing.told()
-        except NbcacheError as error:  # keys that cannot be read: nobody is trusted
+        except NbcacheError as error:  # the keys are unreadable: no signer is trusted
             unfit.append(Unfit("snapshots", 0, (error.with_next_step(),)))
             return places
         for received in snapshots:
             manifests = received.snapshot.manifests
             try:
                 received.unlock(self._session.settings.trust)
-                if here is None:
+                if current is None:
                     fits = [manifest for manifest in manifests if not self._differs(manifest)]
-                elif fitting(manifests, here) is not None:
-                    fits = [usable(received, here, self.sharing.judge)[0]]
+                elif fitting(manifests, current) is not None:
+                    fits = [usable(received, current, self.sharing.judge)[0]]
                 else:
                     fits = []
             except NbcacheError as error:
@@ -198,14 +198,14 @@ class Planner:
         return places
 
     def _from_others(self) -> list[Place]:
-        here, shared_client = self._session.environment, self._session.shared_client
-        if here is None or shared_client is None:
+        current, shared_client = self._session.environment, self._session.shared_client
+        if current is None or shared_client is None:
             return []
         level = shared_client.level
-        fits = [fitting([publication.manifest], here) for publication in shared_client.publications()]
-        everyones = union(here, "", [manifest for manifest in fits if manifest is not None])
+        fits = [fitting([publication.manifest], current) for publication in shared_client.publications()]
+        everyones = union(current, "", [manifest for manifest in fits if manifest is not None])
         graphs = [ref for ref in everyones.artifacts if type_of(ref.type).is_graph]
-        present = {ref.digest for ref in level.present(here, graphs)} if graphs else set()
+        present = {ref.digest for ref in level.present(current, graphs)} if graphs else set()
         return [Place(Level.L3, level.name, everyones, present)] if graphs else []
 
     def _refusals(self) -> Iterator[Refusal]:
@@ -217,11 +217,11 @@ class Planner:
             for stranger in self.sharing.strangers():
                 who = f"{short(stranger.fingerprint)} is not trusted (%nbcache trust)"
                 yield Refusal(stranger.received.name, who)
-        except NbcacheError as error:  # keys that cannot be read: nothing is trusted
+        except NbcacheError as error:  # the keys are unreadable: no signer is trusted
             yield Refusal("all snapshots", error.what)
 
     def greeting(self) -> list[str]:
-        """Return what is stored of the notebook, and what that saves; StoreError if the store fails."""
+        """Return the notebook's stored graphs and the seconds they save; StoreError if the store fails."""
         notebook = self._session.notebook(timeout=_GREETING_SECONDS)
         places, unfit = self._from_store(notebook)
         of = f" of {one_line(os.path.basename(notebook), 60)}" if notebook else ""
@@ -229,8 +229,8 @@ class Planner:
         manifests = [place.manifest for place in places]
         graphs: tuple[GraphSummary, ...] = ()
         if manifests:
-            whole, present = union(manifests[0].environment, notebook, manifests), present_cells(notebook)
-            graphs = (asked_for(whole, present, runs).graphs if present else ()) or whole.graphs
+            merged, present = union(manifests[0].environment, notebook, manifests), present_cells(notebook)
+            graphs = (asked_for(merged, present, runs).graphs if present else ()) or merged.graphs
         if not graphs:
             count = sum(place.graphs for place in unfit)
             if not count:
@@ -246,7 +246,7 @@ class Planner:
         return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
 
     def _from_store(self, notebook: str) -> tuple[list[Place], list[Unfit]]:
-        """Return what the local store has of a notebook for this environment, and for others."""
+        """Return the local store's manifests of a notebook: those for this environment, and the others."""
         stored, places, unfit = self._session.artifacts, [], []
         for manifest in stored.manifests(notebook).values():
             if self._differs(manifest):
@@ -257,28 +257,28 @@ class Planner:
             places.append(Place(Level.L1, stored.store.name, admitted, present))
         return places, unfit
 
-    def _here(self) -> Environment | None:
-        """Return the environment; before torch is imported, the part of it that is known."""
+    def _environment(self) -> Environment | None:
+        """Return the environment; before torch is imported, its foreseen part."""
         return self._session.environment or self._foreseen()
 
     def _differs(self, manifest: Manifest) -> bool:
-        """Return whether a manifest is of another environment than this one, as far as that is known."""
-        if (here := self._session.environment) is not None:
-            return manifest.environment.digest != here.digest
+        """Return whether a manifest's environment differs from this one, or from its foreseen part."""
+        if (current := self._session.environment) is not None:
+            return manifest.environment.digest != current.digest
         foreseen = self._foreseen()
         return foreseen is not None and bool(compatibility.foreseen_differences(manifest, foreseen))
 
     def _unfit(self, name: str, manifest: Manifest) -> Unfit:
-        if (here := self._here()) is None:
+        if (current := self._environment()) is None:
             return Unfit(name, len(manifest.graphs), ())
-        labels = {part.label for part in here.components}
-        differing = [part for part in compatibility.differences(manifest, here) if part.label in labels]
-        lines = compatibility.fit_lines(differing, compatibility.baseline_for([manifest], here))
+        labels = {part.label for part in current.components}
+        differing = [part for part in compatibility.differences(manifest, current) if part.label in labels]
+        lines = compatibility.fit_lines(differing, compatibility.baseline_for([manifest], current))
         return Unfit(name, len(manifest.graphs), tuple(lines), tuple(differing))
 
 
 class SnapshotVerbs(Planner):
-    """The verbs on snapshots of the notebook; `locate` returns its path, empty if it cannot be found."""
+    """The verbs on the notebook's snapshots; `locate` returns its path, empty if it is unknown."""
 
     def __init__(
         self, session: Session, locate: Callable[[], str], foreseen: Callable[[], Environment | None]
@@ -290,14 +290,14 @@ class SnapshotVerbs(Planner):
     # --- arrived snapshots ----------------------------------------------------------------------
 
     def start(self, greet: Callable[[], None] = lambda: None) -> None:
-        """Look for snapshots, `greet`, and print a line for each that came along."""
+        """Search for snapshots, call `greet`, and print a line for each received snapshot."""
         self.sharing.look()
         looked = self.sharing.looked(_LOOK_SECONDS)
         greet()
         if not looked:
             start_thread(self._notice_later, "tell")
             return
-        with suppress(NbcacheError):  # keys that cannot be read, as a line will say
+        with suppress(NbcacheError):  # the keys are unreadable; a line below says so
             self.sharing.follow(self.sharing.known())
         for line in self.arrivals():
             write(f"nbcache: {line}")
@@ -309,18 +309,18 @@ class SnapshotVerbs(Planner):
             self._session.notice(line)
 
     def arrivals(self) -> list[str]:
-        """Return a line for each snapshot that came along, and for each that is not used its problem."""
+        """Return a line for each received snapshot, and one for each problem with a snapshot."""
         lines = [str(error) for error in self.sharing.problems()]
         try:
             return lines + self._lines(self.sharing.told())
-        except NbcacheError as error:  # keys that cannot be read: nothing is trusted, and the cells run
+        except NbcacheError as error:  # the keys are unreadable: no signer is trusted, and the cells run
             return lines + error.diagnostics()
 
     def _lines(self, received: list[Received]) -> list[str]:
         """Return a line for each version of a snapshot, those of trusted signers first."""
         ordered = sorted(received, key=lambda version: not is_vouched(version.standing))
-        known = (self._here(), self._session.judge, self.sharing.cells)
-        lines = [display.arrival_line(version, *known) for version in ordered[:_MOST_ARRIVED]]
+        context = (self._environment(), self._session.judge, self.sharing.cells)
+        lines = [display.arrival_line(version, *context) for version in ordered[:_MOST_ARRIVED]]
         if (more := len(ordered) - _MOST_ARRIVED) > 0:
             lines.append(f"{counted(more, 'more version')} came along (nbcache inspect)")
         return lines
@@ -328,7 +328,7 @@ class SnapshotVerbs(Planner):
     # --- taking ---------------------------------------------------------------------------------
 
     def autosnapshot(self) -> None:
-        """Write the snapshot beside the notebook, in the background; what stops that becomes a notice."""
+        """Write the snapshot beside the notebook, in the background; an error becomes a notice."""
 
         def take() -> None:
             try:
@@ -336,7 +336,7 @@ class SnapshotVerbs(Planner):
                     self.sharing.write(beside(Path(notebook)), self.sharing.origin(notebook))
             except NbcacheError as error:
                 self._session.notice(f"autosnapshot: {error}")
-            except Exception as error:  # nothing else would report it from this thread
+            except Exception as error:  # this thread has no other way to report it
                 self._session.notice(f"autosnapshot failed unexpectedly, please report it: {error!r}")
 
         self._writing = start_thread(take, "snapshot")
@@ -346,7 +346,7 @@ class SnapshotVerbs(Planner):
             self._writing.join(timeout)
 
     def take(self, dest: str = "", *, everything: bool = False) -> dict[str, Any]:
-        """Take a snapshot into a file, a store, or this output; return the MIME bundle to display."""
+        """Write a snapshot into a file, a store or this output; return the MIME bundle to display."""
         notebook = self._locate()
         origin, keyring = self.sharing.origin(notebook), self.sharing.keyring
         if dest == "notebook":
@@ -363,20 +363,20 @@ class SnapshotVerbs(Planner):
             line = f"this output carries {carried}. It is kept once the notebook is saved."
             return {"text/plain": line, MIME: base64.b64encode(data).decode("ascii")}
         target = destination(dest) if dest else self.sharing.beside_notebook(notebook)
-        taken = self.sharing.write(target, origin, everything=everything)
-        name = target.name if isinstance(target, Path) else taken.where
-        bundle: dict[str, Any] = {"text/plain": display.written_words(name, taken)}
-        if isinstance(target, Path):  # lets the file be found again after a rename
-            environments = [manifest.environment.values for manifest in taken.draft.snapshot.manifests]
-            reference = {"file": name, "digest": sha256(taken.data), "environments": environments}
+        written = self.sharing.write(target, origin, everything=everything)
+        name = target.name if isinstance(target, Path) else written.where
+        bundle: dict[str, Any] = {"text/plain": display.written_words(name, written)}
+        if isinstance(target, Path):  # with this reference, a renamed file is found again
+            environments = [manifest.environment.values for manifest in written.draft.snapshot.manifests]
+            reference = {"file": name, "digest": sha256(written.data), "environments": environments}
             bundle[MANIFEST_MIME] = reference
         return bundle
 
     def attach(self) -> list[str]:
-        """Bring the snapshot beside the notebook up to date; return how it gets into the notebook."""
+        """Update the snapshot beside the notebook; return the steps that put it into the notebook."""
         notebook = self._locate()
-        taken = self._session.snapshot(self.sharing.beside_notebook(notebook))
-        holds = f"{one_line(Path(taken.where).name)} holds {counted(taken.graphs, 'graph')}"
+        written = self._session.snapshot(self.sharing.beside_notebook(notebook))
+        holds = f"{one_line(Path(written.where).name)} holds {counted(written.graphs, 'graph')}"
         return [
             f"{holds}. Only Jupyter writes {one_line(Path(notebook).name)} while it is open.",
             "Save and close the notebook, then run in a terminal:",
@@ -388,12 +388,12 @@ class SnapshotVerbs(Planner):
     # --- using ----------------------------------------------------------------------------------
 
     def restore(self, source: str = "", *, ask: bool = False) -> list[str]:
-        """Use the snapshots at `source`, by default this notebook's; with `ask`, the user may be asked."""
+        """Restore the snapshots at `source`, by default the notebook's; `ask` allows questions."""
         taken_in = self.sharing.receive(source or self.sharing.of_notebook())
         restored: list[tuple[Received, Manifest | None]] = []
         if ask:
             self._ask()
-        with suppress(errors.Unsigned, errors.UntrustedSigner):  # a line says so, and what to do
+        with suppress(errors.Unsigned, errors.UntrustedSigner):  # a line below says so, with the next step
             restored = self.sharing.restore(taken_in)
         lines = []
         for received, manifest in restored:
@@ -413,7 +413,7 @@ class SnapshotVerbs(Planner):
         return lines + self._lines([new for new in self.sharing.known() if new.version in unused])
 
     def _ask(self) -> None:
-        """Ask for each stranger's snapshot, if the policy is to ask."""
+        """Ask whether to trust each untrusted signer, if the policy is `ask`."""
         if self._session.settings.trust is not Policy.ASK:
             return
         try:
@@ -422,19 +422,19 @@ class SnapshotVerbs(Planner):
                 if confirm(question, _TRUST):
                     self.sharing.trust(stranger, _ask_name(stranger))
         except UsageError:
-            pass  # nobody can be asked here, and the line has said what to do
+            pass  # this front end cannot ask; the line has named the next step
         except NbcacheError as error:  # keys cannot be read or written
             write("\n".join(error.diagnostics()))
 
     def _strangers(self) -> Iterator[Stranger]:
-        """Yield each stranger once; who compiled what another took, once that other is trusted."""
+        """Yield each untrusted signer once. The makers in a snapshot follow once its signer is trusted."""
         shown: set[str] = set()
         while new := [who for who in self.sharing.strangers() if who.fingerprint not in shown]:
             shown.add(new[0].fingerprint)
             yield new[0]
 
     def trust_strangers(self, *, sure: bool, name: str) -> bool:
-        """Show untrusted signers, and trust those whom the user agrees to; return whether there were any."""
+        """Show untrusted signers, and trust those that the user accepts; return whether there were any."""
         if not (shown := self.sharing.strangers()):
             return False
         if sure and name and len(shown) > 1:
@@ -442,11 +442,11 @@ class SnapshotVerbs(Planner):
                 f"{_TRUST}: a name is for one signer, and {len(shown)} are not trusted; name one by the "
                 f"fingerprint: {_TRUST} add SIGNER --name NAME"
             )
-        # Who is only seen once another is trusted is shown first: --yes is for those that were.
+        # --yes trusts only these, not makers who become visible once a signer is trusted.
         for stranger in shown if sure else self._strangers():
             received = stranger.received
-            known = (self._session.environment, self._session.judge, cell_titles(received))
-            write("\n".join(display.snapshot_lines(received, *known)))
+            context = (self._session.environment, self._session.judge, cell_titles(received))
+            write("\n".join(display.snapshot_lines(received, *context)))
             role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"
             write(f"\n{MEANS} {COMPARE}\n{role}: {spelled(stranger.fingerprint)}")
             if sure or confirm("Trust this signer from now on? [y/N] ", _TRUST):
@@ -456,7 +456,7 @@ class SnapshotVerbs(Planner):
         return True
 
     def ignore(self, signer: str) -> list[str]:
-        """Ignore an untrusted signer in this kernel, named by 8 digits of the fingerprint or more."""
+        """Ignore an untrusted signer in this kernel, named by at least 8 digits of the fingerprint."""
         fingerprints = [stranger.fingerprint for stranger in self.sharing.strangers()]
         matches = [fingerprint for fingerprint in fingerprints if is_called(fingerprint, signer)]
         if len(matches) != 1:
@@ -472,7 +472,7 @@ class SnapshotVerbs(Planner):
 
 
 class KernelVerbs(SnapshotVerbs):
-    """All verbs, which raise NbcacheError or UsageError; `problem` is why the store is in memory, or None."""
+    """All verbs; they raise NbcacheError or UsageError. `problem`: why the store is in memory, or None."""
 
     def __init__(
         self,
@@ -489,9 +489,9 @@ class KernelVerbs(SnapshotVerbs):
         self._problem = problem
         session.connector = self.connect_to
         self._used: Settings | None = None
-        """The settings by which this kernel has connected; those of the session may have changed since."""
+        """The settings with which this kernel connected; the session's may have changed since."""
         self._handed_over: list[str] = []
-        """The lines that a colleague pastes to have what was shared last."""
+        """The lines that a colleague pastes to restore the last shared snapshot."""
 
     # --- reports --------------------------------------------------------------------------------
 
@@ -509,7 +509,7 @@ class KernelVerbs(SnapshotVerbs):
         return render_status(reports, figures, session.prewarm, shared, parent())
 
     def why(self, name: str | None = None) -> Rendered:
-        """Return why the last cell's graphs missed, or those of one name, and what to do."""
+        """Return why the last cell's graphs, or the graphs called `name`, missed, and what to do."""
         session = self._session
         rows = session.why(name)
         last = [report for report in session.reports if report.graphs or report.notices][-1:]
@@ -517,8 +517,8 @@ class KernelVerbs(SnapshotVerbs):
         remark = ""
         if name is not None:  # a notice on a function begins with its name
             notices = [text for text in session.notices if text.startswith(f"{name} ")]
-            if not rows and (known := dict.fromkeys(graph.function for graph in session.graphs)):
-                shown = ", ".join(one_line(function, 40) for function in list(known)[-_MOST_NAMED:])
+            if not rows and (functions := dict.fromkeys(graph.function for graph in session.graphs)):
+                shown = ", ".join(one_line(function, 40) for function in list(functions)[-_MOST_NAMED:])
                 remark = f"no graph is called `{one_line(name, 40)}`: this kernel has compiled {shown}"
         elif rows and notices and not any(report.graphs for report in last):
             silent, compiled = (cell.label if cell else "" for cell in (last[0].cell, rows[0].graph.cell))
@@ -527,7 +527,7 @@ class KernelVerbs(SnapshotVerbs):
         return render_why(rows, notices, remark)
 
     def graph(self, name: str) -> list[Rendered]:
-        """Return the graphs of a function, or that of a compile id, each with all that is known of it."""
+        """Return the graphs of a function, or the graph with a compile id, with all their details."""
         rows = self._session.why(name)
         if not rows:
             raise UsageError(f"%nbcache graphs: no graph of this kernel is called `{one_line(name, 40)}`")
@@ -586,17 +586,17 @@ class KernelVerbs(SnapshotVerbs):
         return [self.take()["text/plain"]]
 
     def verify(self, source: str = "") -> Shown:
-        """Check the snapshots at `source` in full, by default those of this notebook."""
+        """Check all of the snapshots at `source`, by default the notebook's."""
         return commands.verify(source or str(self.sharing.of_notebook()), self._session.settings)
 
     def trust(self, signer: str, name: str) -> list[str]:
-        """Trust a signer, use their snapshots that came along, and return the lines that say so."""
-        done = commands.trust("add", signer, name, self._session.settings)
-        trusted, called = done.data["fingerprint"], done.data["name"]
+        """Trust a signer, use their received snapshots, and return lines that confirm it."""
+        answer = commands.trust("add", signer, name, self._session.settings)
+        trusted, called = answer.data["fingerprint"], answer.data["name"]
         for received in self.sharing.known():
             if trusted == received.signer or trusted in makers(received.snapshot):
                 self.sharing.trust(Stranger(trusted, called, received), called)
-        return done.lines
+        return answer.lines
 
     # --- the store ------------------------------------------------------------------------------
 
@@ -631,7 +631,7 @@ class KernelVerbs(SnapshotVerbs):
         return f"This would be removed: {_going_words(shown)}", remove
 
     def clear(self) -> list[str]:
-        """Remove what is stored of this notebook; return what went, and what stays."""
+        """Remove the stored artifacts of this notebook; return lines on removed and kept parts."""
         only = self._session.clearing()
         words = _going_words(only)
         return [f"removing {words}" if only.manifests else words, *self.clear_all(only)[1:]]
@@ -640,11 +640,11 @@ class KernelVerbs(SnapshotVerbs):
         self._session.flush(_WAIT_SECONDS)
         stored = self._session.artifacts
         notebooks = {manifest.notebook for manifest in stored.manifests().values()} - {""}
-        name, _, held = store_parts(self._figures())
-        return f"all of the {name}, {held} of {counted(len(notebooks), 'notebook')} and more"
+        name, _, used = store_parts(self._figures())
+        return f"all of the {name}, {used} of {counted(len(notebooks), 'notebook')} and more"
 
     def clear_all(self, only: Clearing | None = None) -> list[str]:
-        """Remove all that is stored, or `only` what is one notebook's; return what went, and what stays."""
+        """Remove all stored artifacts, or `only` one notebook's; return lines on removed and kept parts."""
         session = self._session
         self.sharing.forget()
         removed = session.clear(only)
@@ -662,7 +662,7 @@ class KernelVerbs(SnapshotVerbs):
     # --- the shared level -----------------------------------------------------------------------
 
     def connect_at_load(self) -> None:
-        """Connect to the shared level that the environment names; what stops that becomes a notice."""
+        """Connect to the shared level that the environment names; an error becomes a notice."""
         settings = self._session.settings
         if settings.shared_url:
             try:
@@ -672,7 +672,7 @@ class KernelVerbs(SnapshotVerbs):
                 self._session.notice(f"no shared level ({named}): {error.with_next_step()}")
 
     def connect(self, url: str = "") -> list[str]:
-        """Connect to the store at a URL, by default the one that the settings name; return who is there."""
+        """Connect to the store at `url`, by default the settings'; return a line for each publication."""
         client, settings = self._session.shared_client, self._session.settings
         if url or client is None or settings != (self._used or settings):
             client = self.connect_to(url)
@@ -699,7 +699,7 @@ class KernelVerbs(SnapshotVerbs):
             settings = settings.with_value("shared_url", torchs, origin=f"environment, {variable}")
         store = open_shared(settings)
         try:
-            store.get("probe")  # who asks for it wants to know
+            store.get("probe")  # the user asked to connect, so an error is raised here
         except StoreError:
             store.close()
             raise
@@ -725,7 +725,7 @@ class KernelVerbs(SnapshotVerbs):
         return publication_lines(client.publications(), self._session.environment, self._session.judge)
 
     def share(self, name: str = "") -> list[str]:
-        """Take a snapshot into the shared store, or beside the notebook; return what a colleague pastes."""
+        """Write a snapshot to the shared store or beside the notebook; return lines for a colleague."""
         session, chosen = self._session, name or Path(self._locate()).stem
         if session.shared_client is None:
             if name:
@@ -734,8 +734,8 @@ class KernelVerbs(SnapshotVerbs):
                     where="%nbcache share",
                     next_step="connect first: %nbcache connect redis://host, or share without a NAME",
                 )
-            taken = session.snapshot()
-            source = Path(taken.where).name
+            written = session.snapshot()
+            source = Path(written.where).name
             how = f"gets the file {source}, and pastes"
         elif not chosen:
             raise ConfigError(
@@ -744,13 +744,13 @@ class KernelVerbs(SnapshotVerbs):
                 next_step="give it a name: %nbcache share NAME",
             )
         else:
-            taken = session.snapshot(f"{(self._used or session.settings).shared_url}#{chosen}")
-            source = taken.where
+            written = session.snapshot(f"{(self._used or session.settings).shared_url}#{chosen}")
+            source = written.where
             how = "pastes, with a user and password in the URL where it needs them"
         self._handed_over = self._paste_lines(f"A colleague {how}:", source)
-        graphs, artifacts = counted(taken.graphs, "graph"), counted(taken.artifacts, "artifact")
-        first, *rest = self._handed_over
-        return [f"{one_line(taken.where)} holds {graphs}, {artifacts}. {first}", *rest]
+        graphs, artifacts = counted(written.graphs, "graph"), counted(written.artifacts, "artifact")
+        first, *more = self._handed_over
+        return [f"{one_line(written.where)} holds {graphs}, {artifacts}. {first}", *more]
 
     def _paste_lines(self, first: str, source: str) -> list[str]:
         settings = self._session.settings
@@ -766,7 +766,7 @@ class KernelVerbs(SnapshotVerbs):
     # --- panels ---------------------------------------------------------------------------------
 
     def later(self, action: Callable[[], None]) -> str:
-        """Call `action` at the end of the running cell, and return that; some kernels call buttons before."""
+        """Call `action` after the running cell, and return its label; some kernels run buttons meanwhile."""
         if self._cells.are_running:
             self._cells.waiting.append(action)
             cell = self._session.cell
@@ -788,10 +788,10 @@ class KernelVerbs(SnapshotVerbs):
     def facts(self) -> pages.Facts:
         session = self._session
         notebook = session.notebook(timeout=_NOTEBOOK_SECONDS)
-        here = self._here()
+        current = self._environment()
         shared = session.shared_client
         try:
-            plan = self.planned(notebook)
+            plan = self.plan_of(notebook)
         except StoreError as error:
             plan = Plan(problem=str(error))
         settings, torch_settings = self.setting_rows()
@@ -800,8 +800,8 @@ class KernelVerbs(SnapshotVerbs):
             store = self._figures()
         strangers: list[pages.Stranger] = []
         snapshots: list[str] = []
-        paste = self._handed_over  # by what was shared last, else by the file beside the notebook
-        with suppress(OSError, ValueError, NbcacheError):  # no file, no notebook, or keys that are unreadable
+        paste = self._handed_over  # for the last shared snapshot, else the one beside the notebook
+        with suppress(OSError, ValueError, NbcacheError):  # no file, no notebook, or unreadable keys
             near = beside(Path(notebook))
             stat = near.stat()
             written = ago(max(0.0, time.time() - stat.st_mtime))
@@ -811,11 +811,11 @@ class KernelVerbs(SnapshotVerbs):
         with suppress(NbcacheError):
             for stranger in self.sharing.strangers():
                 name, manifests = stranger.received.name, stranger.received.snapshot.manifests
-                fit = display.fit_words(manifests, here)
+                fit = display.fit_words(manifests, current)
                 strangers.append(pages.Stranger(spelled(stranger.fingerprint), stranger.name, name, fit))
         return pages.Facts(
             notebook=os.path.basename(notebook),
-            machine=pages.machine_parts(here, session.graphs),
+            machine=pages.machine_parts(current, session.graphs),
             plan=plan,
             people=[] if shared is None else self.people(shared),
             strangers=strangers,
@@ -829,28 +829,28 @@ class KernelVerbs(SnapshotVerbs):
 
 
 def _going_words(only: Clearing) -> str:
-    """Return in words what goes with a notebook, and what stays since others use it as well."""
+    """Return in words what clearing a notebook removes, and what stays because others use it, too."""
     whose = one_line(os.path.basename(only.notebook)) or "kernels that cannot tell their notebook"
     if not only.manifests:
         return f"nothing is stored of {whose}"
     going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
-    kept = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
-    return f"{going} of {whose}{kept}. torch's folder is emptied for all notebooks"
+    shared = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
+    return f"{going} of {whose}{shared}. torch's folder is emptied for all notebooks"
 
 
 def _identity(only: Clearing) -> tuple[object, ...]:
-    """Return what tells one removal from another; that something was used meanwhile does not."""
+    """Return the values by which removals are compared; the times of last use are not among them."""
     refs = {(digest, *ref.identity) for digest, ref in only.refs}
     return only.notebook, only.graphs, only.kept, set(only.manifests), refs
 
 
 def _as_word(source: str) -> str:
-    """Return a place as a line magic takes it: quoted, where it would be read as several words."""
+    """Return a source as one word of a line magic, quoted if it has spaces, quotes or backslashes."""
     return shlex.quote(source) if re.search(r"[\s'\"\\]", source) else source
 
 
-def publication_lines(publications: list[Publication], here: Environment | None, judge: Judge) -> list[str]:
-    """Return a line for each of the newest. It names the makers of graphs, and says whether they fit."""
+def publication_lines(publications: list[Publication], env: Environment | None, judge: Judge) -> list[str]:
+    """Return a line for each of the newest publications, with the makers of its graphs and their fit."""
     names = {
         publication.found.signer: judge.introduce(
             publication.found.signer, publication.user, publication.host
@@ -861,15 +861,15 @@ def publication_lines(publications: list[Publication], here: Environment | None,
     for publication in publications[:_MOST_SHOWN]:
         signer, manifest = publication.found.signer, publication.manifest
         own = [graph for graph in manifest.graphs if graph.maker in ("", signer)]
-        others = Counter(graph.maker for graph in manifest.graphs if graph.maker not in ("", signer))
+        foreign = Counter(graph.maker for graph in manifest.graphs if graph.maker not in ("", signer))
         parts = [names[signer]]
-        if own or not others:
+        if own or not foreign:
             parts += [counted(len(own), "graph"), f"saves about {duration(sum(g.seconds for g in own))}"]
         parts += [
             f"has {counted(count, 'graph')} of {names.get(maker) or judge.introduce(maker)}"
-            for maker, count in others.most_common(_MOST_MAKERS)
+            for maker, count in foreign.most_common(_MOST_MAKERS)
         ]
-        parts += [ago(time.time() - publication.published), display.fit_words([manifest], here)]
+        parts += [ago(time.time() - publication.published), display.fit_words([manifest], env)]
         lines.append(DOT.join(filter(None, parts)))
     if (more := len(publications) - _MOST_SHOWN) > 0:
         lines.append(f"and {more} more")
@@ -877,11 +877,11 @@ def publication_lines(publications: list[Publication], here: Environment | None,
 
 
 def _ask_name(stranger: Stranger) -> str:
-    """Ask what to call a signer; the name that strangers call themselves is only shown."""
+    """Ask for the user's name of a signer; the name that the signer chose is only shown."""
     calls = f" (calls itself {one_line(stranger.name, 40)})" if stranger.name else ""
     try:
         return input(clean(f"What do you call them?{calls} ")).strip()
-    except Exception:  # a front end that answers once only: a name can be given later
+    except Exception:  # some front ends answer only once; a name can be set later
         return ""
 
 

@@ -1,4 +1,4 @@
-"""The two magics: each reads its line by the table of verbs, calls a verb, and prints what it returns."""
+"""The two magics. `%nbcache` parses its line by the table of verbs, calls a verb, and prints the answer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Magics:
         self._session = session
         self._verbs = verbs
         self._open: dict[str, Panel] = {}
-        """Kind → the newest panel of it, which is live."""
+        """Kind → its newest panel; only that one is live."""
         self._special: dict[str, Callable[[SimpleNamespace], _Answer]] = {
             "clear": self._clear,
             "config": self._config,
@@ -61,10 +61,10 @@ class Magics:
             "snapshot": self._snapshot,
             "trust": self._trust,
         }
-        """The verbs that differ from the method of their name in `KernelVerbs`."""
+        """Verbs that do more than to call the method of their name in `KernelVerbs`."""
 
     def compile_cached(self, line: str, cell: str) -> Any:
-        """Run a marked cell where IPython was asked for the magic itself, as `run_cell_magic` does."""
+        """Run a marked cell when IPython calls the magic itself, as `run_cell_magic` does."""
         result = self._shell.run_cell(f"{MAGIC} {line}\n{cell}")
         result.raise_error()
         return result.result
@@ -76,9 +76,9 @@ class Magics:
         __tracebackhide__ = True
         verb, _, code = line.strip().partition(" ")
         if verb == "diagnose":  # Python's braces and quotes stay as they are
-            from nbcache.ui.ipython.diagnose_magic import diagnosed
+            from nbcache.ui.ipython.diagnose_magic import run_line
 
-            show(*diagnosed(code, self._session, self._shell.user_ns))
+            show(*run_line(code, self._session, self._shell.user_ns))
             return
         line = self._shell.var_expand(line, depth=2)  # as IPython does, for the frame that runs this magic
         try:
@@ -196,19 +196,19 @@ class Magics:
     def _open_panel(self, kind: str) -> Panel:
         from nbcache.ui.ipython.panel import Panel  # widgets take a moment to import
 
-        if (before := self._open.pop(kind, None)) is not None:
-            before.close()
+        if (previous := self._open.pop(kind, None)) is not None:
+            previous.close()
         panel = Panel(self._verbs, self._publisher(), _PANELS[kind])
         panel.open()
         self._open[kind] = panel
         return panel
 
     def _has_widgets(self) -> bool:
-        """Return whether somebody is there to press a button: else, the front end allows no questions."""
+        """Return whether a person may press buttons: otherwise, the front end does not allow questions."""
         return bool(getattr(getattr(self._shell, "kernel", None), "_allow_stdin", False))
 
     def _publisher(self) -> Callable[[dict[str, Any], bool], None]:
-        """Return a function that shows a display that stays alone, then one that updates replace."""
+        """Return a function that shows the widgets once, and static HTML that updates replace."""
         publisher, transient = self._shell.display_pub, {"display_id": f"nbcache-{uuid.uuid4().hex}"}
 
         def publish(data: dict[str, Any], update: bool) -> None:
@@ -218,7 +218,7 @@ class Magics:
         return publish
 
     def complete(self, context: CompletionContext) -> list[str] | None:
-        """Return what can stand at the cursor; None where that is Python."""
+        """Return completions at the cursor; None if IPython completes it, as Python or as a path."""
         line, symbol = context.text_until_cursor, context.token
         if context.cursor_line == 0 and line.startswith(f"{MAGIC} "):
             return compile_cell.complete(line, symbol, self._targets)
@@ -228,7 +228,7 @@ class Magics:
         if words[1:2] and words[1] in _ELSEWHERE and not word.startswith("-"):
             return None
         candidates = _VERBS if len(words) == 1 else _completions(words[1], word)
-        # The token may be a part of the word only, from its last `=` or `-` on.
+        # The token may be only the part of the word after its last `=` or `-`.
         done = len(word) - len(symbol)
         return sorted(candidate[done:] for candidate in candidates if candidate.startswith(word))
 
@@ -239,7 +239,7 @@ class Magics:
 
 
 def _completions(verb: str, word: str) -> list[str]:
-    """Return what can stand where `word` stands, in a line `%nbcache verb … word`."""
+    """Return candidates for `word` in a line `%nbcache verb … word`."""
     if verb == "config" and "=" in word:
         name = word.partition("=")[0]
         return [f"{name}={value}" for value in Settings.choices(name)]

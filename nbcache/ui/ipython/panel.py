@@ -1,4 +1,4 @@
-"""A live panel of ipywidgets' own controls: shows the documents of `display.panel`, and calls verbs."""
+"""A live panel of ipywidgets' controls, which shows the documents of `display.panel` and calls verbs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Answer: TypeAlias = Rendered | Shown | Sequence[str | Rendered]
 Removal: TypeAlias = Callable[[], Sequence[str]]
 
 _INTERVAL, _FACTS_INTERVAL = 0.2, 0.5
-"""Seconds between two updates: a page that is sent more sticks, and loses the last one."""
+"""Seconds between two updates: with more, a page hangs and loses the last one."""
 _SAVED_INTERVAL = 5.0
-"""Seconds between two updates of what a saved notebook keeps, while a cell runs."""
+"""Seconds between two updates of the static HTML for saved notebooks, while a cell runs."""
 _LIVE, _SAVED = "nbcache-live-", "nbcache-saved-"
 _SHOWN = (
     ("why", "why", "why the graphs of the last cell missed"),
@@ -54,21 +54,21 @@ _SNAPSHOT_BUTTONS = (
 )
 """Label, verb and purpose of each button, as in `_SHOWN`."""
 _MOST_OFFERED = 200
-"""Graphs that can be chosen, the newest."""
+"""The most graphs in the list to choose from, the newest first."""
 _TRUST_OFF = (
     "With trust=off, what anybody has compiled runs as you, with all your rights, signed or not, "
     "for as long as this kernel runs."
 )
 _CARET = {"width": "24px", "height": "22px", "margin": "-3px 2px 2px 2px", "padding": "0"}
-"""The layout of the small button before a title."""
+"""The layout of the button that folds a section."""
 _TURNS = 0.05
-"""Seconds in which a kernel's event loop takes all messages that it has."""
+"""Seconds in which a kernel's event loop handles all messages that have arrived."""
 _FITTING = f"{BOX};display:grid;grid-template-columns:minmax(0,1fr)"
-"""No wider than the page: what is in it scrolls."""
+"""Style of a box that is no wider than the page; wider content scrolls."""
 
 
 def html(value: str = "") -> Any:
-    """Return a place for HTML that is as wide as there is room."""
+    """Return a widget for HTML that may shrink to the available width."""
     return widgets.HTML(value, layout={"min_width": "0", "margin": "0 2px"})
 
 
@@ -77,7 +77,7 @@ def draw(place: Any, blocks: Sequence[doc.Block]) -> None:
 
 
 def button(label: str, magic: str, purpose: str, act: Callable[[], object], *, style: str = "") -> Any:
-    """Return a button; its tooltip states its purpose, and the magic that does the same."""
+    """Return a button; its tooltip has its purpose, and the magic that does the same."""
     tooltip = f"{purpose} ({magic})" if magic else purpose
     layout = {"width": "auto", "flex": "0 0 auto"}
     control = widgets.Button(description=label, tooltip=tooltip, button_style=style, layout=layout)
@@ -98,10 +98,10 @@ def text(width: str, placeholder: str) -> Any:
 
 
 def after_typing(act: Callable[[], object]) -> None:
-    """Call `act` for a button once the text that was typed before its press has arrived.
+    """Call `act` for a pressed button once the text that was typed before has arrived.
 
-    Pressing a button leaves the field, so the front end sends its value right before the press. A kernel
-    whose comm messages have an event loop of their own (ipykernel 7) may handle the two in either order.
+    Pressing a button leaves the text field, so the front end sends the field's value right before the press.
+    ipykernel 7, which handles comm messages in a separate event loop, may handle the two in either order.
     """
     try:
         loop = asyncio.get_running_loop()
@@ -112,7 +112,7 @@ def after_typing(act: Callable[[], object]) -> None:
 
 
 def row(children: Iterable[Any]) -> Any:
-    """Return widgets side by side, folded where the page is narrow."""
+    """Return widgets side by side, wrapped if the page is narrow."""
     return widgets.HBox(list(children), layout={"flex_flow": "row wrap", "align_items": "center"})
 
 
@@ -121,12 +121,12 @@ def dropdown(tooltip: str) -> Any:
 
 
 def offer(choice: Any, names: Mapping[str, str]) -> None:
-    """Offer values by their names, and keep the one that is selected."""
+    """Offer values by name (`names`: value → name), and keep the selected one."""
     options = tuple((name, value) for value, name in names.items())
     if options != choice.options:
-        before = choice.value
+        selected = choice.value
         choice.options = options
-        choice.value = before if before in names else next(iter(names), None)
+        choice.value = selected if selected in names else next(iter(names), None)
 
 
 def show(widget: Any, wanted: bool) -> None:
@@ -138,14 +138,14 @@ def close_all(root: Any) -> None:
     for child in getattr(root, "children", ()):
         close_all(child)
     for part in (root, getattr(root, "layout", None), getattr(root, "style", None)):
-        with suppress(Exception):  # a front end or a kernel that is gone
+        with suppress(Exception):  # the front end or the kernel has ended
             part.close()  # type: ignore[union-attr]
 
 
 class Refresher:
     """Calls `draw` on a thread, at most once in `interval` seconds, after each `ask`.
 
-    `draw` returns whether to call it again without being asked. Its errors are logged.
+    `draw` returns whether to call it again without another `ask`. Its errors are logged.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Refresher:
         self._asked = self._runs = self._closed = False
 
     def ask(self) -> None:
-        """Call `draw` soon, once for all who ask until then."""
+        """Call `draw` soon, once for all requests until then."""
         with self._lock:
             self._asked = True
             if not self._runs and not self._closed:
@@ -199,12 +199,12 @@ class _Question:
 
 
 class Panel:
-    """One live panel. `publish(data, update)` shows a MIME bundle in the cell, or replaces the last by it.
+    """One live panel. `publish(data, update)` shows a MIME bundle in the cell, or replaces the last one.
 
-    A cell's output has two displays. The first is the widgets; the second is the last state as static HTML,
-    which is what remains in a saved notebook. Style rules in the second hide it for as long as the widgets
-    are there and connected, and hide in the first what a front end says of widgets that are gone. Where
-    styles are stripped, as in an untrusted notebook, there are no widgets either: the static HTML is seen.
+    A cell's output has two displays. The first has the widgets. The second has the last state as static HTML,
+    which remains in a saved notebook. Style rules in the second hide it while the widgets are connected;
+    later, they hide a front end's error message about missing widgets in the first. If styles are stripped,
+    as in an untrusted notebook, widgets are missing, too, and the static HTML is visible.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Panel:
         self._saved_at = 0.0
         self._is_closed = False
         self._drawn: tuple[object, ...] = ()
-        """The state that the sections show: they are drawn again once it has changed."""
+        """The state that the sections show; they are drawn again when it changes."""
         self._refresher = Refresher(self._draw, _INTERVAL, "panel")
         self._gatherer = Refresher(self._gather, _FACTS_INTERVAL, "panel-facts")
         self._head, self._live, self._answer = html(), html(), widgets.VBox()
@@ -239,7 +239,7 @@ class Panel:
     def buttons(
         self, verbs: Iterable[tuple[str, str, str]], kind: Callable[..., Any] = with_magic
     ) -> list[Any]:
-        """Return a button for each verb, by label, name and purpose."""
+        """Return a button for each verb, given as (label, name, purpose)."""
         return [
             kind(label, f"%nbcache {verb}", purpose, partial(self.act, getattr(self.verbs, verb)))
             for label, verb, purpose in verbs
@@ -255,7 +255,7 @@ class Panel:
         self._gatherer.ask()
 
     def ask(self, *, facts: bool = False) -> None:
-        """Draw the panel soon; with `facts`, gather those as well and draw again."""
+        """Draw the panel soon; with `facts`, also gather facts and draw again."""
         self._refresher.ask()
         if facts:
             self._gatherer.ask()
@@ -265,7 +265,7 @@ class Panel:
         self.ask(facts=True)
 
     def close(self) -> None:
-        """Leave the last state as static HTML, and no widget."""
+        """Close all widgets, and leave the last state as static HTML."""
         self._refresher.close()
         self._gatherer.close()
         with self._lock:
@@ -276,7 +276,7 @@ class Panel:
     def _gather(self) -> bool:
         try:
             facts = self.verbs.facts()
-        except Exception as error:  # a bug; what it says may quote what is secret
+        except Exception as error:  # a bug; its message may quote a secret
             logger.info("what a panel shows could not be read", exc_info=error)
             problem = f"it could not be read ({type(error).__name__}; %nbcache config log=debug says more)"
             facts = replace(self._facts, plan=replace(self._facts.plan, problem=problem))
@@ -286,7 +286,7 @@ class Panel:
         return False
 
     def _draw(self) -> bool:
-        """Draw; return whether a cell runs, so that the panel is to be drawn again."""
+        """Draw; return whether a cell runs, in which case the refresher draws again."""
         running = self._draw_live()
         if self._is_closed:
             return False
@@ -295,21 +295,21 @@ class Panel:
         return running
 
     def _draw_live(self) -> bool:
-        now = self.verbs.now()
+        live = self.verbs.now()
         with self._lock:
             if self._is_closed:
                 return False
-            draw(self._live, pages.live_blocks(now))
-            state = (len(now.graphs), now.shared, now.running, id(self._facts))
+            draw(self._live, pages.live_blocks(live))
+            state = (len(live.graphs), live.shared, live.running, id(self._facts))
             if state != self._drawn:
                 self._drawn = state
                 for section in self._sections:
-                    section.draw(self._facts, now)
+                    section.draw(self._facts, live)
                 draw(self._head, pages.head_blocks(self._facts))
-        return bool(now.running)
+        return bool(live.running)
 
     def _save(self, *, update: bool) -> None:
-        """Replace the static HTML, which a saved notebook keeps."""
+        """Update the static HTML, which a saved notebook keeps."""
         self._saved_at = time.monotonic()
         note = "run this cell again to have it live"
         rendered = pages.render_panel(self.verbs.now(), self._facts, self.names, note=note)
@@ -324,7 +324,7 @@ class Panel:
         self._publish({"text/plain": rendered.text, "text/html": content}, update)
 
     def act(self, verb: Callable[[], Answer | _Question]) -> None:
-        """Call the verb of a button, now or when the running cell has ended, and show its answer."""
+        """Call the verb of a button, now or after the running cell, and show its answer."""
 
         def act() -> None:
             question = None
@@ -340,7 +340,7 @@ class Panel:
                 )
             except (NbcacheError, UsageError) as error:
                 message = to_html(pages.problem_blocks(str(error), getattr(error, "next_step", None)))
-            except Exception as error:  # a bug; its message may quote what is secret
+            except Exception as error:  # a bug; its message may quote a secret
                 logger.info("the verb of a button failed", exc_info=error)
                 problem = f"it failed unexpectedly ({type(error).__name__})"
                 next_step = "report it; %nbcache config log=debug says more"
@@ -353,7 +353,7 @@ class Panel:
             self.ask()
 
     def ask_first(self, plan: Callable[[], tuple[str, Removal | None]], question: str) -> None:
-        """Show what would be done, and do it once the user agrees; without a verb, only show it."""
+        """Show a verb's effect in words, and call it once the user agrees, if there is a verb."""
 
         def ask() -> Sequence[str] | _Question:
             words, verb = plan()
@@ -362,12 +362,12 @@ class Panel:
         self.act(ask)
 
     def _say(self, message: str, question: _Question | None = None) -> None:
-        """Replace the last message; the buttons below answer its own question, even if pressed late."""
+        """Replace the last message. The new buttons answer only this question, even if pressed late."""
         with self._lock:
             if self._is_closed:
                 return
             self._question = question
-            before = self._answer.children
+            previous = self._answer.children
             self._answer.children = ()
             if message:
                 place, buttons = html(f'<div style="{_FITTING}">{message}</div>'), []
@@ -377,12 +377,12 @@ class Panel:
                     buttons.append(button("no", "", "do nothing", no))
                 buttons.append(button("close", "", "close what is shown here", partial(self._say, "")))
                 self._answer.children = (place, row(buttons))
-            for part in before:
+            for part in previous:
                 close_all(part)
 
     def _take_answer(self, question: _Question, yes: bool) -> None:
         with self._lock:
-            if self._question is not question:  # it is answered already, or another one is asked by now
+            if self._question is not question:  # it is answered already, or a newer one has replaced it
                 return
             self._question = None
         if yes:
@@ -392,10 +392,10 @@ class Panel:
 
 
 class Section:
-    """A part of a panel, which folds: its title, its document, and its controls."""
+    """A part of a panel that folds: a title, a document, and controls."""
 
     _order = 1
-    """1 if the controls stand below the document, -1 if above."""
+    """1 if the controls are below the document, -1 if above."""
 
     def __init__(self, panel: Panel, name: str) -> None:
         self._panel = panel
@@ -414,8 +414,8 @@ class Section:
         self.box = widgets.VBox([head, self._body], layout={"border_top": "1px solid rgba(128,128,128,0.3)"})
         self._show_fold()
 
-    def draw(self, facts: Facts, now: Now) -> None:
-        words, blocks = pages.section(self._name, facts, now)
+    def draw(self, facts: Facts, live: Now) -> None:
+        words, blocks = pages.section(self._name, facts, live)
         title = doc.Span(self._name.upper(), doc.Style.BOLD)
         draw(self._line, [line(title, faint(DOT.join(words)))])
         draw(self._content, blocks)
@@ -434,7 +434,7 @@ class Section:
 
 
 class _Graphs(Section):
-    """Graphs, and a list to show one of them whole, with its guards and code."""
+    """Graphs, and a list to choose one and show it with its guards and code."""
 
     def _controls(self) -> list[Any]:
         self._graph = dropdown("graph")
@@ -443,16 +443,16 @@ class _Graphs(Section):
         self._choice = row([self._graph, with_magic("show", "%nbcache graphs GRAPH", purpose, act)])
         return [self._choice]
 
-    def draw(self, facts: Facts, now: Now) -> None:
-        super().draw(facts, now)
-        newest = reversed(now.graphs[-_MOST_OFFERED:])
+    def draw(self, facts: Facts, live: Now) -> None:
+        super().draw(facts, live)
+        newest = reversed(live.graphs[-_MOST_OFFERED:])
         names = {graph.compile_id: one_line(f"{graph.compile_id} {graph.function}", 40) for graph in newest}
         offer(self._graph, names)
         show(self._choice, bool(names))
 
 
 class _People(Section):
-    """The shared store, its publishers, and signers who are not trusted."""
+    """The shared store, its publishers, and untrusted signers."""
 
     def _controls(self) -> list[Any]:
         self._url = text("280px", "redis://host, s3://bucket/folder, a folder")
@@ -471,16 +471,16 @@ class _People(Section):
         self._strangers = row([self._who, self._nickname, trust, hide])
         return [self._strangers, self._connecting, self._connected]
 
-    def draw(self, facts: Facts, now: Now) -> None:
-        super().draw(facts, now)
-        self._url.disabled = bool(now.running)  # or a password would stand in it until the cell ends
-        show(self._connecting, not now.shared)
-        show(self._connected, bool(now.shared))
+    def draw(self, facts: Facts, live: Now) -> None:
+        super().draw(facts, live)
+        self._url.disabled = bool(live.running)  # a typed password would stay visible until the cell ends
+        show(self._connecting, not live.shared)
+        show(self._connected, bool(live.shared))
         offer(self._who, {stranger.fingerprint: stranger.fingerprint for stranger in facts.strangers})
         show(self._strangers, bool(facts.strangers))
 
     def _forget_name(self, change: object) -> None:
-        self._nickname.value = ""  # a name belongs to one signer, and is never one that a stranger chose
+        self._nickname.value = ""  # the name is for one signer, and is never the one that the signer chose
 
     def _trust(self) -> None:
         fingerprint, name = self._who.value, self._nickname.value.strip()
@@ -489,7 +489,7 @@ class _People(Section):
         self._panel.ask_first(lambda: plan, f"{MEANS} {COMPARE} Trust this signer?")
 
     def _connect(self) -> None:
-        url, self._url.value = self._url.value.strip(), ""  # which may hold a password: it stays nowhere
+        url, self._url.value = self._url.value.strip(), ""  # the URL may have a password: empty the field
         self._panel.act(partial(self._verbs.connect, url))
 
 
@@ -499,7 +499,7 @@ class _Snapshot(Section):
 
 
 class _Settings(Section):
-    """Every setting, and a line to change one."""
+    """All settings, and a field to change one."""
 
     _order = -1
 
@@ -524,9 +524,9 @@ class _Space(Section):
     def _controls(self) -> list[Any]:
         going, magic = self._verbs.going, "%nbcache clear"
         one = partial(self._panel.ask_first, going, "Remove it?")
-        whole = partial(self._panel.ask_first, partial(going, everything=True), "Remove it?")
+        every = partial(self._panel.ask_first, partial(going, everything=True), "Remove it?")
         of_one = with_magic("this notebook…", magic, "show what of this notebook would go", one)
-        of_all = with_magic("all…", f"{magic} --all", "show what all would go", whole)
+        of_all = with_magic("all…", f"{magic} --all", "show what all would go", every)
         return [row([of_one, of_all])]
 
 

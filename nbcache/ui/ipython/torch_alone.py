@@ -1,4 +1,4 @@
-"""An extension with nbcache's magics and without its caches: `nbcache bench` measures torch alone with it."""
+"""An extension with nbcache's magics but no caches, for `nbcache bench` to measure torch alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def load_ipython_extension(shell: Any) -> None:
     """Define `%%compile_cached`, which compiles as torch.compile does, and a `%nbcache` that does nothing."""
     options = CompileOptions()
     scope = contextlib.ExitStack()
-    """The device and defaults that the running cell has set."""
+    """Undoes the running cell's default device and default arguments."""
 
     def take_options(chosen: CompileOptions) -> None:
         nonlocal options

@@ -1,4 +1,4 @@
-"""The function of each command by its name."""
+"""The commands of the terminal: one function for each."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ from nbcache.ui.terminal import headless
 from nbcache.ui.terminal.shown import Shown, agree, cell_titles, is_snapshot, judge_of, received_from, say
 
 _LONGEST_NOTICE = 600
-"""Characters: what to do next is at its end."""
+"""Characters of a notice that are shown; its next step is at its end."""
 
 
 def inspect(source: str, settings: Settings) -> Shown:
-    """Show every version of the snapshots at `source`: a file, a notebook or a URL. Nothing is used."""
-    here, judge = this_environment(), judge_of(settings)
-    whole, problems = versions(source, Keyring(settings.trust_dir))
-    if not whole:
+    """Show every version of the snapshots at `source`: a file, a notebook or a URL. None of them is used."""
+    current, judge = this_environment(), judge_of(settings)
+    readable, problems = versions(source, Keyring(settings.trust_dir))
+    if not readable:
         raise problems[0]
-    texts = [display.snapshot_lines(received, here, judge, cell_titles(received)) for received in whole]
+    texts = [display.snapshot_lines(received, current, judge, cell_titles(received)) for received in readable]
     texts += [problem.diagnostics() for problem in problems]
     lines = [line for text in texts for line in ("", *text)][1:]
     wrong = [{"source": problem.where, "problem": str(problem)} for problem in problems]
-    return Shown(lines, [*(display.snapshot_json(received, here, judge) for received in whole), *wrong])
+    return Shown(lines, [*(display.snapshot_json(received, current, judge) for received in readable), *wrong])
 
 
 def verify(source: str, settings: Settings, traces: bool = False) -> Shown:
-    """Check every version of the snapshots at `source` in full: lengths, digests, signatures, every content.
+    """Check all versions of the snapshots at `source`: lengths, digests, signatures, and usable contents.
 
-    Contents of those only that may be used. The answer is yes where one may be, and nothing is wrong with any
-    that the user or a trusted signer has signed. With `traces`, run a notebook and check its traces instead.
+    The answer is yes if at least one version is usable, and none that the user or a trusted signer has signed
+    is damaged. With `traces`, run a notebook and check its traces instead.
     """
     if traces:
         return _verify_traces(Path(source), settings)
@@ -74,8 +74,8 @@ def verify(source: str, settings: Settings, traces: bool = False) -> Shown:
     data: list[dict[str, Any]] = []
     usable = wrong = 0
     judge = judge_of(settings)
-    whole, problems = versions(source, Keyring(settings.trust_dir))
-    for received in whole:
+    readable, problems = versions(source, Keyring(settings.trust_dir))
+    for received in readable:
         refused, omitted = _check(received, settings.trust, judge)
         if refused is None:
             usable += 1
@@ -100,7 +100,7 @@ def verify(source: str, settings: Settings, traces: bool = False) -> Shown:
 def _check(
     received: Received, policy: Policy, judge: Judge
 ) -> tuple[NbcacheError | None, list[NbcacheError]]:
-    """Return why a version cannot be used, else the errors of its parts whose makers are untrusted."""
+    """Return why a version is unusable; or None, and the errors of parts whose makers are untrusted."""
     omitted: dict[str, NbcacheError] = {}
     try:
         received.unpack_all(policy)
@@ -116,24 +116,24 @@ def _check(
 
 
 def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
-    """Write all that trusted snapshots hold into one, signed by the user; each artifact keeps its maker."""
+    """Merge trusted snapshots into one that the user signs; each artifact keeps its maker."""
     keyring = Keyring(settings.trust_dir)
     judge = Judge(lambda: keyring, lambda: Policy.STRICT)
     drafts = []
     problems: list[NbcacheError] = []
     for place in sources:
-        whole, damaged = versions(place, keyring)
+        readable, damaged = versions(place, keyring)
         refused: list[NbcacheError] = []
-        for received in whole:
+        for received in readable:
             try:
-                received.unpack_all(Policy.STRICT)  # the user is going to sign it
+                received.unpack_all(Policy.STRICT)  # the user will sign its contents
             except NbcacheError as error:
                 refused.append(error)
                 continue
             admitted = [build.vouched(manifest, judge) for manifest in received.snapshot.manifests]
             problems += [error for _, unsigned in admitted for error in unsigned]
             drafts.append(build.of_manifests(received, [manifest for manifest, _ in admitted]))
-        if len(refused) == len(whole):
+        if len(refused) == len(readable):
             raise [*refused, *damaged][0]
         problems += [*refused, *damaged]
     omitted = {error.what: error for error in problems}
@@ -142,7 +142,7 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     draft = build.merge(drafts, where_from)
     if not draft.snapshot.contents:
         raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
-    result = write(output, lambda before: draft, where_from, keyring)
+    result = write(output, lambda content: draft, where_from, keyring)
     count = len(result.draft.packed)
     counts = f"{counted(count, 'artifact')} of {counted(len(drafts), 'snapshot')}"
     lines = [f"{output}: {counts}, {size(len(result.data))}"]
@@ -151,13 +151,13 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
 
 
 def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) -> Shown:
-    """Write what a notebook's cells use of what is stored here, for this environment, or `all`."""
+    """Write the stored artifacts that a notebook's cells use in this environment, or `all` of them."""
     target = beside(notebook) if dest is None else destination(dest)
-    here = needed_environment("a snapshot", chosen(settings.portable))
+    current = needed_environment("a snapshot", chosen(settings.portable))
     with closing(DirectoryStore(settings.dir)) as store:
         artifacts = usable_artifacts(store, settings)
         paths = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
-        manifests = filter(None, (artifacts.load_manifest(here, path) for path in paths))
+        manifests = filter(None, (artifacts.load_manifest(current, path) for path in paths))
         manifest = next((manifest for manifest in manifests if manifest.artifacts), None)
         if manifest is None:
             raise SnapshotError(
@@ -168,17 +168,17 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
             )
         where = origin(notebook.name, settings)
         cells, runs = present_cells(str(notebook)), artifacts.history.read(manifest.notebook)
-        current = partial(asked_for, cells=cells, runs=runs) if cells and not all else None
-        if current is not None and (present := current(manifest)).graphs:
+        select = partial(asked_for, cells=cells, runs=runs) if cells and not all else None
+        if select is not None and (present := select(manifest)).graphs:
             manifest = present
         read = partial(build.build_snapshot, artifacts, manifest, where)
-        keeps = current if target == beside(notebook) else None
+        keeps = select if target == beside(notebook) else None
         result = write(target, read, where, Keyring(settings.trust_dir), keeps)
     return Shown([display.written_words(result.where, result)], asdict(result.summary()))
 
 
 def restore(source: str, settings: Settings) -> Shown:
-    """Put what fits here of the trusted snapshots at `source` into the local store, for the next kernel."""
+    """Store the fitting parts of the trusted snapshots at `source`, so that the next kernel hits."""
     baseline, judge = chosen(settings.portable), judge_of(settings)
     restored: list[SnapshotRestored] = []
     lines: list[str] = []
@@ -188,18 +188,18 @@ def restore(source: str, settings: Settings) -> Shown:
         for received in received_from(source, settings):
             try:
                 packed = received.unlock(settings.trust)
-                here = needed_environment("a snapshot", baseline)
-                name = baseline_for(received.snapshot.manifests, here) if baseline is None else None
+                env = needed_environment("a snapshot", baseline)
+                name = baseline_for(received.snapshot.manifests, env) if baseline is None else None
                 if name is not None:
-                    here = needed_environment("a snapshot", chosen(name))
-                manifest, wrong = usable(received, here, judge)
+                    env = needed_environment("a snapshot", chosen(name))
+                manifest, wrong = usable(received, env, judge)
             except NbcacheError as error:
                 problems.append(error)
                 continue
             refs = [ref.not_after(time.time()) for ref in manifest.artifacts]
             for ref in refs:
-                artifacts.adopt(here.digest, ref, packed[ref.digest])
-            artifacts.save_manifest(replace(manifest, environment=here, notebook="", artifacts=tuple(refs)))
+                artifacts.adopt(env.digest, ref, packed[ref.digest])
+            artifacts.save_manifest(replace(manifest, environment=env, notebook="", artifacts=tuple(refs)))
             done = SnapshotRestored(received.where, len(manifest.graphs), len(manifest.digests))
             restored.append(done)
             counts = f"{counted(done.graphs, 'graph')}, {counted(done.artifacts, 'artifact')}"
@@ -215,7 +215,7 @@ def restore(source: str, settings: Settings) -> Shown:
 
 
 def this_environment(baseline: Baseline | None = None) -> Environment | None:
-    """Return this environment, where kernels compile for `baseline`; None without torch."""
+    """Return the environment of kernels that compile for `baseline`; None without torch."""
     try:
         from nbcache.torch_bridge import environment
 
@@ -225,14 +225,14 @@ def this_environment(baseline: Baseline | None = None) -> Environment | None:
 
 
 def needed_environment(subject: str, baseline: Baseline | None = None) -> Environment:
-    """Return the same; SnapshotError without torch. `subject` is for one environment."""
-    here = this_environment(baseline)
-    if here is None:
+    """Return `this_environment`; SnapshotError without torch. `subject` is the thing that needs it."""
+    current = this_environment(baseline)
+    if current is None:
         raise SnapshotError(
             f"{subject} is for one environment, and torch, which tells it, is not installed here",
             next_step="run this where the notebook's kernel runs",
         )
-    return here
+    return current
 
 
 def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore:
@@ -252,7 +252,7 @@ def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore
 
 
 def ls(url: str, settings: Settings) -> Shown:
-    """Show the named snapshots in a store; nothing of them is used."""
+    """Show the named snapshots in a store; none of them is used."""
     with opened(url, Keyring(settings.trust_dir)) as snapshots:
         versions = snapshots.versions()
         data = [*map(display.version_json, versions)]
@@ -274,15 +274,15 @@ def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
         where = snapshots.where(target.name)
         if all_signers and not yes:
             agree(f"{one_line(where)}: remove the versions of all signers? [y/N] ", "nothing was removed")
-        removed, others = snapshots.remove(target.name, all_signers=all_signers)
+        removed, left = snapshots.remove(target.name, all_signers=all_signers)
     line = f"{one_line(where)}: removed, {counted(removed, 'version')}; nbcache gc removes what only it named"
-    if others:
-        line += f"; {counted(others, 'version')} of others, or damaged, left (--all-signers removes all)"
-    return Shown([line], {"source": where, "versions": removed, "others": others})
+    if left:
+        line += f"; {counted(left, 'version')} of others, or damaged, left (--all-signers removes all)"
+    return Shown([line], {"source": where, "versions": removed, "others": left})
 
 
 def gc(url: str, grace: float | None, unused_days: float | None, settings: Settings) -> Shown:
-    """Remove what no snapshot names after `grace` seconds, and what kernels share unused for 30 days."""
+    """Remove artifacts that no snapshot has named for `grace` seconds, and shared ones unused for 30 days."""
     max_age = MAX_AGE_SECONDS if unused_days is None else unused_days * 86400
     with opened(url, Keyring(settings.trust_dir)) as snapshots:
         done = snapshots.collect_garbage(GRACE_SECONDS if grace is None else grace)
@@ -319,19 +319,19 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
 
 
 def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
-    """Write torch's bundle of trusted snapshots, or of all that is stored here for this environment."""
-    here = needed_environment("a bundle")
+    """Write a bundle for torch, of trusted snapshots or of all artifacts stored for this environment."""
+    current = needed_environment("a bundle")
     artifacts = []
     if source is None:
         stored = usable_artifacts(DirectoryStore(settings.dir), settings)
-        artifacts = [*filter(None, map(stored.get, stored.everything(here).artifacts))]
+        artifacts = [*filter(None, map(stored.get, stored.everything(current).artifacts))]
     else:
         judge = Judge(lambda: Keyring(settings.trust_dir), lambda: Policy.STRICT)
         problems: list[NbcacheError] = []
         for received in received_from(source, settings):
             try:
                 packed = received.unlock(Policy.STRICT)
-                manifest, _ = usable(received, here, judge)
+                manifest, _ = usable(received, current, judge)
             except errors.EnvironmentMismatch:
                 continue
             except TrustError as error:
@@ -347,33 +347,33 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
         nothing = "there is nothing for a bundle: no graph there fits this machine"
         raise SnapshotError(nothing, where=source or str(settings.dir))
     data = mega.encode_bundle(bundled)
-    update(file, lambda before: data, max_bytes=MAX_SNAPSHOT_BYTES)
+    update(file, lambda content: data, max_bytes=MAX_SNAPSHOT_BYTES)
     line = f"{file}: {counted(len(bundled), 'artifact')}, {size(len(data))}"
     return Shown([line], {"path": str(file), "artifacts": len(bundled), "bytes": len(data)})
 
 
 def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings) -> Shown:
-    """Store torch's bundle for this environment; its CPU graphs with `assume_same_cpu` only."""
-    here = needed_environment("a bundle")
+    """Store torch's bundle for this environment; CPU graphs only with `assume_same_cpu`."""
+    current = needed_environment("a bundle")
     try:
         artifacts = mega.decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
     except NbcacheError as error:
         error.where = str(file)
         raise
     sound = [artifact for artifact in artifacts if mega.is_held(artifact)]
-    taken = [artifact for artifact in sound if assume_same_cpu or not mega.holds_cpu_code(artifact)]
-    if taken and not yes:
+    accepted = [artifact for artifact in sound if assume_same_cpu or not mega.holds_cpu_code(artifact)]
+    if accepted and not yes:
         agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
     stored = ArtifactStore(DirectoryStore(settings.dir))
     refs = []
-    for artifact in taken:
-        refs.append(stored.put(here.digest, artifact))
+    for artifact in accepted:
+        refs.append(stored.put(current.digest, artifact))
         if artifact.type == "inductor" and mega.holds_cpu_code(artifact):
-            stored.put(here.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
+            stored.put(current.digest, Artifact(BUNDLED, artifact.key, artifact.digest.encode()))
     if refs:
-        stored.save_manifest(Manifest(here, "", tuple(refs)))
-    left, refused = len(sound) - len(taken), len(artifacts) - len(sound)
-    lines = [f"{file}: {counted(len(taken), 'artifact')} stored for this machine"]
+        stored.save_manifest(Manifest(current, "", tuple(refs)))
+    left, refused = len(sound) - len(accepted), len(artifacts) - len(sound)
+    lines = [f"{file}: {counted(len(accepted), 'artifact')} stored for this machine"]
     if left:
         lines.append(
             f"{counted(left, 'artifact')} left alone: CPU code, and a bundle does not tell for which CPU. "
@@ -383,14 +383,14 @@ def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings
         lines.append(
             f"{counted(refused, 'artifact')} refused: torch makes none of that type, or with such a key"
         )
-    return Shown(lines, {"stored": len(taken), "left": left, "refused": refused}, ok=bool(taken))
+    return Shown(lines, {"stored": len(accepted), "left": left, "refused": refused}, ok=bool(accepted))
 
 
 # --- signers -----------------------------------------------------------------------------------------
 
 
 def signers(settings: Settings) -> Shown:
-    """Show the user's own key, which is made at the first time, and the trusted signers."""
+    """Show the user's own key, which the first call creates, and the trusted signers."""
     keyring = Keyring(settings.trust_dir)
     own, trusted = keyring.fingerprint(), keyring.trusted()
     rows = [(spelled(own), "you: what to tell others")]
@@ -400,7 +400,7 @@ def signers(settings: Settings) -> Shown:
 
 
 def trust(action: str, signer: str | None, name: str, settings: Settings) -> Shown:
-    """Show, add or remove signers; `signer` is a fingerprint, or to add the source of a snapshot."""
+    """Show, add or remove signers; `signer` is a fingerprint. `add` also takes the source of a snapshot."""
     if action == "list":
         return signers(settings)
     if not signer:
@@ -410,7 +410,7 @@ def trust(action: str, signer: str | None, name: str, settings: Settings) -> Sho
         )
     keyring = Keyring(settings.trust_dir)
     if action == "add":
-        # A possible fingerprint is no place, even if a file has its name.
+        # A valid fingerprint is never read as a path, even if a file has this name.
         is_place = "://" in signer or "#" in signer or Path(signer).is_file()
         if is_place and not is_fingerprint(signer):
             signer = _signer_of(signer, settings)
@@ -430,14 +430,14 @@ def trust(action: str, signer: str | None, name: str, settings: Settings) -> Sho
 
 
 def _signer_of(source: str, settings: Settings) -> str:
-    """Return the fingerprint of who else signed what is at `source`; SnapshotError if that is not one."""
+    """Return the only other signer of the snapshots at `source`; SnapshotError if there is not just one."""
     judge = judge_of(settings)
     versions = received_from(source, settings)
     signed = {version.signer: version for version in versions if version.standing is not None}
-    others = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
-    if len(others) == 1:
-        return others[0]
-    if not others:
+    strangers = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
+    if len(strangers) == 1:
+        return strangers[0]
+    if not strangers:
         raise SnapshotError(
             "nobody else signed this", where=source, next_step="nbcache inspect says whose it is"
         )
@@ -464,13 +464,13 @@ def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
     source = snapshot or beside(notebook)
     keyring = Keyring(settings.trust_dir)
     data = read(source, max_bytes=MAX_SNAPSHOT_BYTES)
-    receive(data, keyring, where=str(source))  # what is broken is not attached
+    receive(data, keyring, where=str(source))  # a damaged snapshot is not attached
 
     def change(opened: Any) -> int:
         attached = [part for part in in_notebook.attached(opened) if is_snapshot(part, keyring)]
-        whole = build.united([*attached, data], keyring)
-        in_notebook.attach(opened, whole)
-        return len(whole)
+        merged = build.united([*attached, data], keyring)
+        in_notebook.attach(opened, merged)
+        return len(merged)
 
     length = _change(notebook, change)
     line = f"{notebook}: carries {source.name} now ({size(length)})"
@@ -496,10 +496,10 @@ def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
     if not sound:
         receive(snapshots[0], keyring, where=str(notebook))  # raises the error that says what is wrong
 
-    def change(before: bytes | None) -> bytes:
-        if before is not None:
-            receive(before, keyring, where=str(target))
-        return build.united([*([] if before is None else [before]), *sound], keyring)
+    def change(content: bytes | None) -> bytes:
+        if content is not None:
+            receive(content, keyring, where=str(target))
+        return build.united([*([] if content is None else [content]), *sound], keyring)
 
     update(target, change, max_bytes=MAX_SNAPSHOT_BYTES)
     length = target.stat().st_size
@@ -507,9 +507,9 @@ def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
 
 
 def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
-    """Run a notebook without a person, and write the snapshot beside it; `portable` is the CPUs it is for."""
+    """Run a notebook without a person, and write the snapshot beside it; `portable` is its CPU baseline."""
     if portable is not None:
-        chosen(portable)  # else the kernel would compile for this CPU
+        chosen(portable)  # raises for a wrong name, with which the kernel would compile for this CPU
         settings = settings.with_value("portable", portable, origin="--portable")
     target = beside(notebook)
     done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=say)
@@ -518,7 +518,7 @@ def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
 
 
 def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
-    """Run a notebook without a person, and show what hit; with `require_hit`, any miss is a failure."""
+    """Run a notebook without a person, and show its hits; with `require_hit`, any miss is a failure."""
     done = headless.run(notebook, settings.to_env(), say=say)
     missed = [graph for graph in done.graphs if graph["outcome"] != "hit"]
     lines = [f"{notebook}: {len(done.graphs) - len(missed)} of {counted(len(done.graphs), 'graph')} hit"]
@@ -535,7 +535,7 @@ def run(notebook: Path, require_hit: bool, settings: Settings) -> Shown:
 
 
 def _verify_traces(notebook: Path, settings: Settings) -> Shown:
-    """Run a notebook without a person, and audit its traces; without any that agrees, it is a failure."""
+    """Run a notebook without a person, and audit its traces; it fails unless one agrees and none differs."""
     audited = settings.with_value("trace", "audit", origin="--traces")
     done = headless.run(notebook, audited.to_env(), say=say)
     graphs = [graph for graph in done.graphs if graph["direction"] != "backward"]
@@ -552,7 +552,7 @@ def _verify_traces(notebook: Path, settings: Settings) -> Shown:
 
 
 def _answer(done: headless.Run, lines: list[str], data: dict[str, Any], *, ok: bool) -> Shown:
-    """Return what a run is shown as: with what its kernel warned of, and the cell that failed."""
+    """Return the answer about a run: `lines`, the kernel's warnings, and the cell that failed."""
     lines += [f"  ! {one_line(notice, _LONGEST_NOTICE)}" for notice in done.notices]
     lines += [done.error] if done.error is not None else []
     data = {**data, "error": done.error, "graphs": done.graphs, "notices": done.notices}
@@ -560,7 +560,7 @@ def _answer(done: headless.Run, lines: list[str], data: dict[str, Any], *, ok: b
 
 
 def _change(notebook: Path, change: Callable[[Any], int]) -> int:
-    """Write a notebook that is not open as `change` leaves it, unless that returns 0; return its number."""
+    """Apply `change` to a notebook that is not open; return its number. If that is 0, write nothing."""
     if (server := opened_by(notebook)) is not None:
         raise SnapshotError(
             f"this notebook is open, and what is on screen would be saved over it ({server})",
@@ -571,10 +571,10 @@ def _change(notebook: Path, change: Callable[[Any], int]) -> int:
         raise SnapshotError("there is no such notebook", where=str(notebook), next_step="check the path")
     numbers = []
 
-    def rewrite(before: bytes | None) -> bytes:
-        opened = in_notebook.decode_notebook(before or b"", str(notebook))
+    def rewrite(content: bytes | None) -> bytes:
+        opened = in_notebook.decode_notebook(content or b"", str(notebook))
         numbers.append(change(opened))
-        return in_notebook.encode_notebook(opened) if numbers[-1] or before is None else before
+        return in_notebook.encode_notebook(opened) if numbers[-1] or content is None else content
 
     update(notebook, rewrite, max_bytes=MAX_NOTEBOOK_BYTES)
     return numbers[-1]
@@ -617,7 +617,7 @@ def _stop() -> Shown:
 
 
 def _status() -> Shown:
-    folder, nurseries = kernel_spec.installed(), kernel_spec.nurseries()
+    folder, nurseries = kernel_spec.spec_folder(), kernel_spec.nurseries()
     lines = [f"kernel: {folder}" if folder else "kernel: not installed (nbcache kernel install)"]
     for nursery in nurseries:
         lines.append(
@@ -636,4 +636,4 @@ _COMMANDS: tuple[Callable[..., Shown], ...] = (
     *(rm, run, snapshot, trust, verify, warm),
 )
 RUNS = {command.__name__.replace("_", "-"): command for command in _COMMANDS}
-"""Each takes the arguments of its form in the table of verbs by their names, and the settings."""
+"""Name → command, which takes the settings, and the arguments of its usage line as keywords."""

@@ -1,4 +1,4 @@
-"""Run a notebook without a person: a fresh kernel, cell after cell, and what was compiled in it."""
+"""Run a notebook without a person, cell after cell in a fresh kernel, and return its reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LOAD = "%load_ext nbcache"
 _LOADS = "load_ext nbcache"
-"""A part of each line that loads the extension, also again."""
+"""A part of every line that loads or reloads the extension."""
 
 
 @dataclass(slots=True)
@@ -31,11 +31,11 @@ class Run:
 
     reports: list[dict[str, Any]] = field(default_factory=list)
     error: str | None = None
-    """The cell that failed and its error, in words; None if all went well."""
+    """The cell that failed and its error, in words; None if all cells ran."""
     snapshot: str | None = None
     """The output of `%nbcache snapshot`; None without a snapshot, or if a cell had failed."""
     missed_unchanged: list[dict[str, Any]] = field(default_factory=list)
-    """Graphs that missed, although their cells are the same as last time, as `%nbcache stats` has them."""
+    """Graphs that missed although their cells are unchanged, as in `%nbcache stats --json`."""
 
     @property
     def graphs(self) -> list[dict[str, Any]]:
@@ -50,10 +50,10 @@ class Run:
 def run(
     path: Path, environ: Mapping[str, str], *, snapshot: str | None = None, say: Callable[[str], None]
 ) -> Run:
-    """Run the notebook at `path` in its folder, nbcache loaded; the file is not changed.
+    """Run the notebook at `path` in its folder, with nbcache loaded; the file is not changed.
 
-    The kernel is the one that the notebook names. With `snapshot`, a path, a snapshot is taken at the end.
-    SnapshotError if the notebook or its kernel cannot be used, or the kernel does not say what compiled.
+    The kernel is the one that the notebook names. With `snapshot`, a path, a snapshot is written at the end.
+    SnapshotError if the notebook or its kernel is unusable, or the kernel returns no reports.
     """
     try:
         from nbclient import NotebookClient
@@ -69,7 +69,7 @@ def run(
     done, place, count = Run(), "its start", len(notebook.cells)
 
     def execute(cell: Any, number: int) -> str:
-        """Run a cell, say which snapshots came along if it loads nbcache, and return its output."""
+        """Run a cell and return its output; if it loads nbcache, pass its lines on snapshots to `say`."""
         client.execute_cell(cell, number - 1)
         parts = (part.get("text") or part.get("data", {}).get("text/plain", "") for part in cell.outputs)
         output = "".join(parts)
@@ -80,7 +80,7 @@ def run(
         return output
 
     def run_cell(source: str) -> str:
-        """Run a cell that the file does not have, and return its output."""
+        """Run an additional cell, and return its output."""
         notebook.cells.append(new_code_cell(source))  # type: ignore[no-untyped-call]
         return execute(notebook.cells[-1], len(notebook.cells))
 
@@ -114,7 +114,7 @@ def run(
                 done.reports = json.loads(run_cell("%nbcache status --json"))["cells"]
                 done.missed_unchanged = json.loads(run_cell("%nbcache stats --json"))["missed_unchanged"]
             except (CellExecutionError, ValueError) as error:
-                if done.error is None:  # of two errors the first counts
+                if done.error is None:  # the first error is the one to report
                     reason = one_line(getattr(error, "evalue", "what it printed did not arrive"))
                     problem = "all its cells ran, but nbcache could not be asked what they compiled"
                     next_step = "have its cells leave nbcache loaded, and print and sys.stdout as they are"
@@ -137,10 +137,10 @@ def _kernel(
             try:
                 running.enter_context(client.setup_kernel(env=dict(env)))
             except RuntimeError:
-                # Another process may have been faster to take a port that jupyter_client had found free.
+                # Another process may have taken a port after jupyter_client found it free.
                 say("its kernel did not start, and is started again")
                 running.enter_context(client.setup_kernel(env=dict(env)))
-        except (KeyError, OSError, RuntimeError) as error:  # a KeyError: there is no kernel of this name
+        except (KeyError, OSError, RuntimeError) as error:  # KeyError: no kernel has this name
             problem = f"its kernel {name!r} does not start: {one_line(str(error))}"
             next_step = "start it in Jupyter, or choose another there (jupyter kernelspec list)"
             raise SnapshotError(problem, where=str(path), next_step=next_step) from error

@@ -1,4 +1,4 @@
-"""The `nbcache` command: parses, runs, and turns errors into one line and a next step."""
+"""The `nbcache` command: parses arguments, runs a command, and prints errors with their next step."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parsed = _parser().parse_args(arguments)
             return int(parsed.run(parsed))
         finally:
-            sys.stdout.flush()  # here, and not when Python ends, where it is too late to catch anything
+            sys.stdout.flush()  # now: errors of the flush at exit cannot be caught
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed in the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest at exit
         return _NOBODY_READS
     except NbcacheError as error:
         print(clean("\n".join(error.diagnostics())), file=sys.stderr)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints no control characters of arguments, which a shell may have taken from names of files."""
+    """Removes control characters of arguments from messages: a shell may have read them from file names."""
 
     def error(self, message: str) -> NoReturn:
         super().error(message.replace("\n", " "))
@@ -59,19 +59,19 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for form, text in COMMANDS.items():
         name, help = form.partition(" ")[0], plain_text(text)
-        made = verbs.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        command = verbs.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
         if name == "bench":
-            bench.add_arguments(made)
-            made.set_defaults(run=bench.run)
+            bench.add_arguments(command)
+            command.set_defaults(run=bench.run)
             continue
-        made.add_argument("--json", action="store_true", help="print JSON")
-        add_arguments(made, form)
-        made.set_defaults(run=partial(_show, name))
+        command.add_argument("--json", action="store_true", help="print JSON")
+        add_arguments(command, form)
+        command.set_defaults(run=partial(_show, name))
     return parser
 
 
 def _show(name: str, parsed: argparse.Namespace) -> int:
-    from nbcache.ui.terminal.commands import RUNS  # takes a while, and argparse's own errors need none of it
+    from nbcache.ui.terminal.commands import RUNS  # slow, and not needed for argparse's errors
 
     settings = Settings.from_env(os.environ)
     log.show(settings.log)

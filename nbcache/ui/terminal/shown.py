@@ -1,4 +1,4 @@
-"""The answer of a command, and what several commands print, ask and read."""
+"""The answer of a command, and functions with which commands print, ask and read snapshots."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Shown:
     lines: list[str]
     data: Any
     ok: bool = True
-    """False where the answer is no: the command then exits with 1."""
+    """False if the answer is no; the command then exits with 1."""
 
     @property
     def text(self) -> str:
-        """The lines as a terminal may show them: names that others chose cannot begin a line."""
+        """The lines without control characters and line breaks, so that foreign names cannot begin a line."""
         return "\n".join(clean(line.replace("\n", " ")) for line in self.lines)
 
 
 def write(text: str) -> None:
-    """Print text, which others may have written in part."""
+    """Print text without control characters, as other people may have written parts of it."""
     print(clean(text))
 
 
@@ -48,11 +48,11 @@ def judge_of(settings: Settings) -> Judge:
 
 
 def received_from(source: str, settings: Settings) -> list[Received]:
-    """Return the versions of the snapshots at `source` that are whole; NbcacheError where none is."""
-    found, problems = versions(source, Keyring(settings.trust_dir))
-    if not found:
+    """Return the undamaged versions of the snapshots at `source`; NbcacheError if all are damaged."""
+    readable, problems = versions(source, Keyring(settings.trust_dir))
+    if not readable:
         raise problems[0]
-    return found
+    return readable
 
 
 def is_snapshot(data: bytes, keyring: Keyring) -> bool:
@@ -63,7 +63,7 @@ def is_snapshot(data: bytes, keyring: Keyring) -> bool:
 
 
 def agree(question: str, refusal: str = "nothing was stored") -> None:
-    """Ask on the terminal; SnapshotError where the answer is not yes, or nobody is there to give one."""
+    """Ask on the terminal; SnapshotError if the answer is not yes, or the input is no terminal."""
     if not sys.stdin.isatty():
         raise SnapshotError("nobody can be asked here", next_step="if you are sure, add --yes")
     say(question, end="")
@@ -76,7 +76,7 @@ def agree(question: str, refusal: str = "nothing was stored") -> None:
 
 
 def cell_titles(received: Received) -> dict[str, str]:
-    """Return the titles of cells by their digests, from the notebook that is the source or lies beside it."""
+    """Return cell digest → title, from the notebook that is the source or is beside it."""
     place, name = Path(received.where), Path(received.snapshot.notebook).name
     beside = [place.with_name(name)] if name else []
     for notebook in [place] if place.suffix == ".ipynb" else [*beside, place.with_suffix(".ipynb")]:
@@ -85,5 +85,5 @@ def cell_titles(received: Received) -> dict[str, str]:
                 cells = cells_of(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
                 return {cell.digest: f"{cell.label} {cell.title}" for cell in cells if cell.title}
         except (NbcacheError, OSError):
-            continue  # it cannot be read: cells go by their digests
+            continue  # unreadable: its cells are shown by their digests
     return {}
