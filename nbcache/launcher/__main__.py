@@ -1,8 +1,8 @@
-"""The command of the kernel spec: `python -P -m nbcache.launcher -f FILE`. Imports next to nothing.
+"""The command of the kernel spec, `python -P -m nbcache.launcher -f FILE`. It imports very little.
 
-It stands in for the kernel that a nursery forks: signals go through, it ends as the kernel ends, and the
-kernel ends with it. Where no nursery fits it becomes an ordinary kernel, and starts a nursery for the next
-time.
+For Jupyter, this process represents the kernel that a nursery forks. It passes signals on, exits with the
+kernel's status, and the kernel ends with it. If no nursery fits, it becomes an ordinary kernel, and starts a
+nursery for the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NoReturn
 from nbcache.launcher import protocol
 
 _END_SECONDS = 5.0
-"""The longest wait of a restarted kernel for the end of the one before it: usually some 0.01 s."""
+"""The longest wait of a restarted kernel for the end of its predecessor: usually some 0.01 s."""
 _ANSWER_SECONDS = 15.0
 """The longest wait for a nursery's answer: usually some 0.01 s, much longer on a busy machine."""
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
@@ -29,15 +29,15 @@ def main() -> NoReturn:
     try:
         if sys.flags.safe_path:
             name = protocol.own_name()
-            connection, why = _forked(name, arguments, protocol.lock_kernel(arguments, _END_SECONDS))
-        else:  # files of the notebook's folder may have run already, in place of modules
+            connection, why = _request_fork(name, arguments, protocol.lock_kernel(arguments, _END_SECONDS))
+        else:  # files in the notebook's folder may have replaced modules
             why = "an earlier version of nbcache has installed it: run `nbcache kernel install`"
     except (FileNotFoundError, ConnectionRefusedError):
         why = "there was no nursery for its environment"
-    except Exception as error:  # the launcher is never worse than an ordinary kernel
+    except Exception as error:  # after any fault, it becomes an ordinary kernel
         why = f"no nursery has answered: {error!r}"
     if connection is not None:
-        _stand_in(connection)
+        _represent(connection)
     protocol.note_ordinary(why)
     if name is not None:
         _start_nursery(name)
@@ -45,14 +45,14 @@ def main() -> NoReturn:
     os.execv(sys.executable, command)
 
 
-def _forked(name: str, arguments: list[str], lock: int | None) -> tuple[socket.socket | None, str]:
-    """Return a connection to the fork's watcher; None, and why, where the nursery does not fit."""
-    if any(number > 2 and _is_inherited(number) for number in map(int, os.listdir("/proc/self/fd"))):
+def _request_fork(name: str, arguments: list[str], lock: int | None) -> tuple[socket.socket | None, str]:
+    """Return a connection to the fork's watcher; or None, and why the nursery did not fork."""
+    if any(number > 2 and _inherits(number) for number in map(int, os.listdir("/proc/self/fd"))):
         return None, "a file besides the standard streams was open when it was started"
     connection = protocol.ask(name, _ANSWER_SECONDS)
     umask = os.umask(0o077)
     os.umask(umask)
-    asked = {
+    request = {
         "ask": "fork",
         "arguments": arguments,
         "path": sys.path,
@@ -62,7 +62,7 @@ def _forked(name: str, arguments: list[str], lock: int | None) -> tuple[socket.s
         "ignored": [one for one in signal.valid_signals() if signal.getsignal(one) == signal.SIG_IGN],
         "blocked": [*signal.pthread_sigmask(signal.SIG_BLOCK, ())],
     }
-    protocol.send(connection, asked, [0, 1, 2] if lock is None else [0, 1, 2, lock])
+    protocol.send(connection, request, [0, 1, 2] if lock is None else [0, 1, 2, lock])
     answer, _ = protocol.receive(connection)
     if answer.get("forked"):
         return connection, ""
@@ -70,16 +70,16 @@ def _forked(name: str, arguments: list[str], lock: int | None) -> tuple[socket.s
     return None, str(answer.get("why"))
 
 
-def _is_inherited(descriptor: int) -> bool:
+def _inherits(descriptor: int) -> bool:
     try:
         return os.get_inheritable(descriptor)
-    except OSError:  # the one by which they were listed
+    except OSError:  # the descriptor of the listing itself
         return False
 
 
-def _stand_in(connection: socket.socket) -> NoReturn:
+def _represent(connection: socket.socket) -> NoReturn:
     def pass_on(number: int, frame: object) -> None:
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the kernel has just ended
             connection.sendall(bytes([number]))
 
     connection.settimeout(None)
@@ -87,20 +87,20 @@ def _stand_in(connection: socket.socket) -> NoReturn:
         signal.signal(getattr(signal, name), pass_on)
     try:
         status = int(protocol.receive(connection)[0]["ended"])
-    except (OSError, ValueError):  # what watches it was killed, and the kernel with it
+    except (OSError, ValueError):  # the watcher was killed, and the kernel with it
         status = -signal.SIGKILL
     if status < 0:
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the kernel has left one, if any
-        if -status != signal.SIGKILL:  # which cannot be set
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # only the kernel leaves a core dump
+        if -status != signal.SIGKILL:  # its handler cannot be set
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     os._exit(status & 0xFF)
 
 
 def _start_nursery(name: str) -> None:
-    """Start a nursery that outlives this process, and is nobody's child."""
+    """Start a nursery that outlives this process, and is no child of it."""
     with suppress(OSError):
         if os.fork():
             os.wait()

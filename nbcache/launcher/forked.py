@@ -1,4 +1,4 @@
-"""A fork of the nursery: the process that watches a kernel, and the kernel, made like a fresh process."""
+"""A fork of the nursery: the watcher of a kernel, and the kernel, which becomes like a fresh process."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _READ_AT_IMPORT = (
     *("ATEN_", "CUBLAS_", "GOMP_", "KMP_", "MKL_", "NPY_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH"),
     "TORCH",
 )
-"""Beginnings of environment variables that torch, numpy and their libraries read when they are imported."""
+"""Beginnings of environment variables that torch, numpy and their libraries read at import."""
 _READ_LATER = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_CACHE_DIR")
 _STREAMS = 3
-"""Standard streams: the first of the files that come with a request. The kernel's lock may follow them."""
+"""The standard streams are the first files of a request. The kernel's lock may follow them."""
 _nursery = 0
 
 
@@ -45,12 +45,12 @@ class Ahead:
     hidden: Mapping[str, ModuleType]
     """Modules that an ordinary kernel lacks when it starts."""
     variables: Mapping[str, str]
-    """Environment variables that the other modules have set when they were imported."""
+    """Environment variables that the modules which are not hidden have set at import."""
     files: Mapping[str, Status]
 
 
 def _run(value: Mapping[str, Any], files: list[int], ahead: Ahead) -> None:
-    """Be `python -m ipykernel_launcher`, with the environment, folder, files and arguments of the request."""
+    """Run `ipykernel_launcher` with the environment, folder, files and arguments of the request."""
     _become(value, files)
     os.environ.update(ahead.variables)
     start = dict(os.environ)
@@ -65,7 +65,7 @@ def _run(value: Mapping[str, Any], files: list[int], ahead: Ahead) -> None:
 def attend(
     connection: socket.socket, value: Mapping[str, Any], files: list[int], ahead: Ahead
 ) -> Callable[[], None]:
-    """Fork a kernel, and return in it what runs it; here, pass signals on, say how it ended, and end."""
+    """Fork a kernel, and return the function that runs it there. This process becomes its watcher."""
     global _nursery
     _nursery = os.getppid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -73,9 +73,9 @@ def attend(
     ready, writer = os.pipe()
     if kernel := os.fork():
         try:
-            # The kernel's lock is held until the kernel has ended. The nursery's must end with the nursery.
+            # Keep the kernel's lock until the kernel has ended, but not the lock of the nursery.
             protocol.close_all_but(connection.fileno(), ready, *files[_STREAMS:])
-            os.read(ready, 1)  # until the kernel has a session of its own, to which signals are sent
+            os.read(ready, 1)  # until the kernel has its own session: signals go to its process group
             _watch(connection, kernel)
         finally:
             os._exit(0)
@@ -90,7 +90,7 @@ def _watch(connection: socket.socket, kernel: int) -> None:
     ended = os.pidfd_open(kernel)
     try:
         protocol.send(connection, {"forked": True, "process": kernel})
-    except OSError:  # the launcher has not waited: it is an ordinary kernel, which needs the same ports
+    except OSError:  # the launcher timed out and is an ordinary kernel, on the same ports
         os.killpg(kernel, signal.SIGKILL)
         os.waitpid(kernel, 0)
         return
@@ -104,7 +104,7 @@ def _watch(connection: socket.socket, kernel: int) -> None:
             os.killpg(kernel, signal.SIGKILL)
             break
         for number in signals:
-            if number == signal.SIGINT:  # Jupyter interrupts all that the kernel has started
+            if number == signal.SIGINT:  # as Jupyter, interrupt the kernel's child processes, too
                 os.killpg(kernel, number)
             else:
                 os.kill(kernel, number)
@@ -128,11 +128,11 @@ def _become(value: Mapping[str, Any], files: list[int]) -> None:
     sys.argv[:] = ["ipykernel_launcher", *arguments]
     _set_signals({*value["ignored"]}, value["blocked"])
     tempfile.tempdir = None
-    if (random := sys.modules.get("numpy.random")) is not None:  # newer numpy imports it at its first use
+    if (random := sys.modules.get("numpy.random")) is not None:  # newer numpy imports it at first use
         random.seed()
     if (torch := sys.modules.get("torch")) is not None:
-        torch.default_generator.seed()  # by the system's own randomness, as when it is made
-    if hasattr(threading, "_counter"):  # of threads without a name
+        torch.default_generator.seed()  # from the system's randomness, as at its creation
+    if hasattr(threading, "_counter"):  # it numbers threads without a name
         threading._counter = itertools.count(1).__next__
     if (processes := sys.modules.get("multiprocessing.process")) is not None:
         processes.current_process().authkey = os.urandom(32)
@@ -143,10 +143,10 @@ def _become(value: Mapping[str, Any], files: list[int]) -> None:
 
 
 def _give_parent(process: int) -> None:
-    """Make ipykernel end with `process`: at import, it has read the number of another process."""
+    """Make ipykernel end with `process`; at its import it read the number of another parent."""
     kernelapp: Any = sys.modules["ipykernel.kernelapp"]
     launch = kernelapp.launch_new_instance
-    arguments = [*sys.argv[1:], f"--IPKernelApp.parent_handle={process}"]  # sys.argv is the notebook's
+    arguments = [*sys.argv[1:], f"--IPKernelApp.parent_handle={process}"]  # cells can see sys.argv itself
 
     def launch_once() -> None:
         kernelapp.launch_new_instance = launch
@@ -156,7 +156,7 @@ def _give_parent(process: int) -> None:
 
 
 def _set_signals(ignored: Collection[int], blocked: Iterable[int]) -> None:
-    """Ignore and block the signals that a fresh process inherits from its parent."""
+    """Ignore and block the signals that a fresh process would inherit from its parent."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
     if signal.SIGINT not in ignored:
@@ -164,23 +164,23 @@ def _set_signals(ignored: Collection[int], blocked: Iterable[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _stream(number: int, name: str, before: Any) -> Any:
-    """Return a standard stream as Python opens it, for the file that it is connected with now."""
+def _stream(number: int, name: str, original: Any) -> Any:
+    """Return a standard stream, opened as Python does, for the present file of descriptor `number`."""
     raw: Any = open(number, "rb" if number == 0 else "wb", closefd=False)  # noqa: SIM115, as Python's own
     raw.raw.name = name
     stream = io.TextIOWrapper(
         raw,
-        encoding=before.encoding,
-        errors=before.errors,
+        encoding=original.encoding,
+        errors=original.errors,
         line_buffering=number == 2 or (number == 1 and raw.isatty()),
-        write_through=before.write_through,
+        write_through=original.write_through,
     )
     stream.mode = "r" if number == 0 else "w"  # type: ignore[misc]
     return stream
 
 
 def _warn_of_late(start: Mapping[str, str]) -> None:
-    """Warn, as torch is imported, of variables that a cell has changed too late to have an effect."""
+    """Warn at the import of torch about variables that a cell has changed too late."""
     changed = {name for name, _ in start.items() ^ os.environ.items() if name.startswith(_READ_AT_IMPORT)}
     if late := changed.difference(_READ_LATER):
         warnings.warn(

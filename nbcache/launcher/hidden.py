@@ -1,7 +1,7 @@
-"""Modules that were imported ahead: their files on disk, and hiding them until they are imported.
+"""Modules that the nursery has imported ahead: it checks their files, and kernels hide them until imported.
 
-In a forked kernel `sys.modules` holds what an ordinary kernel has. When a cell, or a library, imports one of
-the nursery's other modules, that module is put there.
+In a forked kernel, `sys.modules` has only the modules of an ordinary kernel. When a cell or a library imports
+another module of the nursery, the module is put there.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from types import ModuleType
 from typing import TypeAlias
 
 _WHOLE = "torch"
-"""All hidden modules are shown with torch: its modules refer to most of the others."""
+"""The import of torch shows all hidden modules, as its modules refer to most others."""
 _OF_MODULES = (".py", ".pyc", ".so")
 _OF_SITES = ("site-packages", "dist-packages")
 _OF_PACKAGES = (".pth", ".dist-info", ".egg-info")
-"""Ends of other names in such folders that matter: Python runs these files, and libraries look for them."""
+"""Ends of other names that matter in `_OF_SITES`: Python runs such files, or libraries look for them."""
 Status: TypeAlias = tuple[int, int]
-"""A file's time of change in nanoseconds (`st_ctime_ns`), and its inode."""
+"""A file's time of change in nanoseconds (`st_ctime_ns`), and its inode number."""
 
 
 def hidable(modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
-    """Return the modules that can be found again: not what libraries put into `sys.modules` by hand.
+    """Return the modules that have a spec, unlike those that libraries put into `sys.modules` by hand.
 
-    All modules of a package that can be found are returned: they are shown with the package.
+    If a package has a spec, return all of its modules: they are shown with it.
     """
     packages = {name for name, module in modules.items() if getattr(module, "__spec__", None) is not None}
     return {
@@ -39,9 +39,9 @@ def hidable(modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
 
 
 class HiddenModules(MetaPathFinder):
-    """Finds the hidden modules, before all other finders; `shown` is called when torch is imported.
+    """Finds the hidden modules before all other finders do, and calls `shown` when torch is imported.
 
-    `first_changed` returns a file that has changed since it was imported, as after `%pip install` in a cell.
+    `first_changed` returns a file that has changed since its import, such as by `%pip install` in a cell.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class HiddenModules(MetaPathFinder):
         self._shown = shown
         self._first_changed = first_changed
         self._replaced: str | None = None
-        """A changed file of a module that was imported anew, while torch still has the old one."""
+        """A changed file of a module that was imported again, while torch still refers to the old module."""
 
     def hide(self) -> None:
         for name in self._modules:
@@ -66,28 +66,28 @@ class HiddenModules(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of a hidden module; None if it is not hidden, or Python would find another one."""
-        known = self._specs[fullname] if fullname in self._modules else None
-        if known is None:
+        own_spec = self._specs[fullname] if fullname in self._modules else None
+        if own_spec is None:
             return None
-        if known.has_location and "." not in fullname:
+        if own_spec.has_location and "." not in fullname:
             spec = PathFinder.find_spec(fullname)
-            if spec is None or spec.origin != known.origin:
+            if spec is None or spec.origin != own_spec.origin:
                 self._refuse(fullname, None if spec is None else spec.origin)
                 return None
             # A process can load the compiled parts of a package only once.
             is_compiled = any(file.endswith(".so") for file in self._files(fullname))
-            if fullname != _WHOLE and not is_compiled and (changed := self._changed(fullname)):
+            if fullname != _WHOLE and not is_compiled and (changed := self._change_in(fullname)):
                 self._replaced = changed
-                self._refuse(fullname, known.origin)
+                self._refuse(fullname, own_spec.origin)
                 return None
-        is_package = known.submodule_search_locations is not None
-        spec = ModuleSpec(fullname, _Loader(self), origin=known.origin, is_package=is_package)
-        spec.submodule_search_locations = known.submodule_search_locations
-        spec.has_location = known.has_location
+        is_package = own_spec.submodule_search_locations is not None
+        spec = ModuleSpec(fullname, _Loader(self), origin=own_spec.origin, is_package=is_package)
+        spec.submodule_search_locations = own_spec.submodule_search_locations
+        spec.has_location = own_spec.has_location
         return spec
 
     def _refuse(self, name: str, other: str | None) -> None:
-        """Let Python import another module of this name, which `sys.path` has now."""
+        """Let Python import another module of this name from `sys.path`; ImportError for torch itself."""
         if name == _WHOLE:
             raise ImportError(
                 f"this kernel was started with torch imported, and sys.path has another one now ({other}): "
@@ -99,7 +99,7 @@ class HiddenModules(MetaPathFinder):
 
     def module(self, name: str) -> ModuleType:
         """Return a hidden module; ImportError if one of its files has changed."""
-        if "." not in name and (changed := self._changed(name)):
+        if "." not in name and (changed := self._change_in(name)):
             raise ImportError(
                 f"this kernel was started with {name} imported, and {changed} has changed since: "
                 "restart the kernel to use what is installed now",
@@ -109,20 +109,20 @@ class HiddenModules(MetaPathFinder):
 
     def show(self, name: str) -> None:
         """Put a module, and all below it, into `sys.modules`."""
-        self._modules[name].__spec__ = self._specs[name]  # Python has set the spec of `find_spec`
+        self._modules[name].__spec__ = self._specs[name]  # Python has set it to the spec from `find_spec`
         shown = self._family(name)
         for member in shown:
             sys.modules[member] = self._modules.pop(member)
         if "multiprocessing" in shown:
             sys.modules["__mp_main__"] = sys.modules["__main__"]  # as multiprocessing does at import
-        for finder in list(sys.meta_path):  # such as nbcache's, which waits for modules of torch
+        for finder in list(sys.meta_path):  # such as nbcache's, which waits for torch's modules
             if (imported_ahead := getattr(finder, "imported_ahead", None)) is not None:
                 imported_ahead(shown)
         if name == _WHOLE:
             sys.meta_path.remove(self)
             self._shown()
 
-    def _changed(self, name: str) -> str | None:
+    def _change_in(self, name: str) -> str | None:
         if name == _WHOLE and self._replaced is not None:
             return self._replaced
         return self._first_changed(self._files(name))
@@ -132,14 +132,14 @@ class HiddenModules(MetaPathFinder):
         return [path for path in paths if path]
 
     def _family(self, name: str) -> list[str]:
-        """Return the modules that are shown with a module."""
+        """Return a module and its submodules, which are shown together; for torch, all modules."""
         if name == _WHOLE:
             return [*self._modules]
         return [member for member in self._modules if member == name or member.startswith(f"{name}.")]
 
 
 class _Loader(Loader):
-    """Loads one hidden module: an instance for each, as other finders replace methods of a loader."""
+    """Loads one hidden module. Each has its own loader, as other finders replace a loader's methods."""
 
     def __init__(self, hidden: HiddenModules) -> None:
         self._hidden = hidden
@@ -152,14 +152,14 @@ class _Loader(Loader):
         self._hidden.show(name)
 
 
-def files_imported(read: Iterable[str]) -> dict[str, Status]:
-    """Return the files of all that is imported or `read`, and of what says where modules are."""
+def imported_files(read: Iterable[str]) -> dict[str, Status]:
+    """Return the files of imported modules and libraries, those in `read`, and those that set `sys.path`."""
     paths = {*read, *(getattr(module, "__file__", None) for module in sys.modules.copy().values())}
     with open("/proc/self/maps") as stream:
         paths |= {line.split(maxsplit=5)[5].rstrip("\n") for line in stream if "/" in line}
     sites = [folder for folder in sys.path if os.path.basename(folder) in _OF_SITES]
     paths |= {path for folder in sites for path in glob.glob(os.path.join(glob.escape(folder), "*.pth"))}
-    paths |= {*sys.path}  # some are archives, whose modules are no files
+    paths |= {*sys.path}  # archives on `sys.path`, whose modules are no files
     absolute = [path for path in paths if path and os.path.isabs(path) and not os.path.isdir(path)]
     return {path: status for path in absolute if (status := status_of(path)) is not None}
 
@@ -173,12 +173,12 @@ def status_of(path: str) -> Status | None:
 
 
 def first_changed(files: Mapping[str, Status], paths: Iterable[str]) -> str | None:
-    """Return the first of these paths whose file is gone or has changed; those not in `files` are skipped."""
+    """Return the first path whose file has changed or is missing; skip paths that are not in `files`."""
     return next((path for path in paths if path in files and status_of(path) != files[path]), None)
 
 
 def modules_in(folder: str) -> frozenset[str]:
-    """Return what can be imported from a folder, and which packages are installed there."""
+    """Return the importable names in a folder, and the metadata of packages installed there."""
     ends = _OF_PACKAGES if os.path.basename(folder) in _OF_SITES else ()
     return frozenset(
         name for name in _names_in(folder) if name.endswith(ends) or _is_module(os.path.join(folder, name))
@@ -186,10 +186,10 @@ def modules_in(folder: str) -> frozenset[str]:
 
 
 def shadowing(folder: str, names: Collection[str]) -> str | None:
-    """Return what in a folder would be imported in place of an imported module of one of these names."""
+    """Return a file in a folder that Python would import instead of an imported module in `names`."""
     for file in sorted(_names_in(folder)):
         name, path = file.partition(".")[0], os.path.join(folder, file)
-        if name in names and _is_module(path) and _would_be_found(path, sys.modules.get(name)):
+        if name in names and _is_module(path) and _shadows(path, sys.modules.get(name)):
             return file
     return None
 
@@ -206,10 +206,10 @@ def _is_module(path: str) -> bool:
     return name.endswith(_OF_MODULES) or ("." not in name and name != "__pycache__" and os.path.isdir(path))
 
 
-def _would_be_found(path: str, imported: ModuleType | None) -> bool:
-    """Return whether Python would find another module at `path`, before the one that is imported.
+def _shadows(path: str, imported: ModuleType | None) -> bool:
+    """Return whether Python would find another module at `path`, before the imported one.
 
-    Python finds a folder without `__init__` last of all. A package's own folder is no other module.
+    Python tries folders without `__init__` last. A package's own folder is no other module.
     """
     spec = getattr(imported, "__spec__", None)
     if not os.path.isdir(path) or spec is None or not spec.has_location:

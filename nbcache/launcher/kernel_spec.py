@@ -1,4 +1,4 @@
-"""The Jupyter kernel *Python 3 (nbcache)*, and the user's nurseries. Imports what Jupyter has."""
+"""Installs the Jupyter kernel *Python 3 (nbcache)*, and controls the user's nurseries."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _TITLE = f"Python {sys.version_info.major} (nbcache)"
 PYTHON_OPTIONS = ["-Xfrozen_modules=off"]
 """Python's options in ipykernel's own kernel spec, for its debugger."""
 LAUNCHER = ["-P", "-m", "nbcache.launcher"]
-"""With `-P`, files of the notebook's folder never run in place of modules that the launcher imports."""
+"""`-P` keeps files in the notebook's folder from replacing modules that the launcher imports."""
 _START_SECONDS = 300.0
-"""Importing takes some ten seconds, and much more on a busy machine."""
+"""The longest start of a nursery: its imports take some ten seconds, and much more on a busy machine."""
 _TRIES = 3
-"""A nursery ends where a file of a package changes while it imports: the next one may be luckier."""
+"""Starts of a nursery: it ends if a package's file changes during its imports, and the next may succeed."""
 
 
 def install(*, user: bool = False) -> Path:
     """Add the kernel, for this interpreter, and return its folder.
 
-    `user` chooses the user's own folder, as does an interpreter that has no virtual environment. Raises
-    NbcacheError where the kernel cannot be written, and off Linux.
+    `user` chooses the user's own folder, which is also used outside of virtual environments. NbcacheError if
+    the kernel cannot be written, or the system is not Linux.
     """
     _only_on_linux()
     specs = _manager()
@@ -55,8 +55,8 @@ def install(*, user: bool = False) -> Path:
 
 
 def uninstall() -> Path:
-    """Remove the kernel, and return the folder that it was in; NbcacheError where there is none."""
-    if installed() is None:
+    """Remove the kernel, and return its former folder; NbcacheError if it is not installed."""
+    if spec_folder() is None:
         raise NbcacheError(
             f"there is no kernel of the name {NAME}",
             where="nbcache kernel uninstall",
@@ -65,7 +65,7 @@ def uninstall() -> Path:
     return Path(_manager().remove_kernel_spec(NAME))
 
 
-def installed() -> Path | None:
+def spec_folder() -> Path | None:
     folder = _manager().find_kernel_specs().get(NAME)
     return None if folder is None else Path(folder)
 
@@ -77,7 +77,7 @@ def nurseries() -> list[dict[str, Any]]:
 def start() -> dict[str, Any]:
     """Start a nursery for kernels of this interpreter and environment, and return its status.
 
-    Where there is one, it stays. Raises NbcacheError where none answers within some minutes.
+    A running one is kept. NbcacheError if no nursery answers within some minutes.
     """
     _only_on_linux()
     command = protocol.nursery_command(PYTHON_OPTIONS)
@@ -101,11 +101,11 @@ def start() -> dict[str, Any]:
 
 
 def _first_status(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
-    """Return the first status of this nursery, or of the one that it made room for; None where it ended."""
+    """Return the status of this nursery, or of a running one that made it end; None if it failed."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         has_ended = process.poll() is not None
-        is_starting = bool(protocol.starting())  # looked at first: what has started since is listed below
+        is_starting = bool(protocol.starting())  # read first: a nursery that starts later is listed below
         for status in nurseries():
             if status["process"] == process.pid or process.returncode == 0:
                 return status
@@ -116,9 +116,9 @@ def _first_status(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
 
 
 def stop() -> tuple[list[int], list[str]]:
-    """End the user's nurseries; kernels that they have forked go on.
+    """End the user's nurseries; their forked kernels continue.
 
-    Returns the processes that were ended, and the locks that an unknown process holds.
+    Return the ended processes, and the locks that unknown processes hold.
     """
     ended = [answer["stopped"] for answer in _answers("stop")]
     unknown = []
@@ -131,21 +131,21 @@ def stop() -> tuple[list[int], list[str]]:
 
 
 def _end(process: int, lock: str) -> bool:
-    """End a process if it is one of a nursery, and has the lock open; return whether it was.
+    """End a process if it runs a nursery and has the lock open; return whether it does.
 
-    The number may be that of another process by now, or come from another container.
+    Meanwhile the number may belong to another process, or it may come from another container.
     """
     if process <= 1:
         return False
     try:
-        descriptor = os.pidfd_open(process)  # taken first: a signal to it reaches no later process
+        descriptor = os.pidfd_open(process)  # before the check: a signal to it reaches no later process
     except (OSError, OverflowError):
         return False
     try:
         if is_nursery := _is_nursery(f"/proc/{process}", lock):
             signal.pidfd_send_signal(descriptor, signal.SIGTERM)
         return is_nursery
-    except OSError:  # it has just ended, or is another user's
+    except OSError:  # the process has just ended, or is another user's
         return False
     finally:
         os.close(descriptor)
@@ -174,7 +174,7 @@ def _answers(question: str) -> list[dict[str, Any]]:
 
 def _manager() -> Any:
     try:
-        import ipykernel  # noqa: F401, which install() needs
+        import ipykernel  # noqa: F401, needed by install()
         from jupyter_client.kernelspec import KernelSpecManager
     except ImportError as error:
         raise NbcacheError(

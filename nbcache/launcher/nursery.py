@@ -1,7 +1,7 @@
 """The nursery: imports what kernels need, runs nothing, and forks kernels. `nursery_command` starts it.
 
 It forks only while it has one Python thread, and neither a CUDA context nor an open device. The files of all
-that it has imported must be as they were. A notebook's folder that has one of these modules gets no fork.
+imported modules must be unchanged. If a notebook's folder has a module of such a name, it gets no fork.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any
 
 from nbcache.launcher import protocol
 from nbcache.launcher.forked import Ahead, attend
-from nbcache.launcher.hidden import files_imported, first_changed, hidable, modules_in, shadowing
+from nbcache.launcher.hidden import first_changed, hidable, imported_files, modules_in, shadowing
 
 _KERNEL = """
     ipykernel.kernelapp ipykernel.ipkernel ipykernel.zmqshell ipykernel.debugger ipykernel.displayhook
     IPython.core.completerlib sqlite3
 """
-"""Modules that an ordinary kernel has imported when its first cell runs."""
+"""Modules that an ordinary kernel has imported before its first cell."""
 _AHEAD = "nbcache.ui.ipython.extension nbcache.torch_bridge.prewarm"
 _IDLE_SECONDS = 4 * 3600.0
-"""A nursery that is unused for so long ends."""
+"""A nursery ends after being unused for this time."""
 _LOOK_SECONDS = 60.0
 _MOST_REQUESTS = 16
 _MOST_FILES = 4
@@ -47,46 +47,46 @@ _FORK = {
 }
 """Types of the values in a request for a fork."""
 _LEAST_FREE = 0.05
-"""A nursery ends where less of the machine's memory is available."""
+"""A nursery ends if a smaller share of the machine's memory is available."""
 _MOST_NURSERIES = 2
-"""Nurseries of a user: those that were used last."""
+"""The most nurseries of a user; a new one ends the longest unused."""
 _LEAST_IDLE = 0.5
-"""A nursery imports while so many processors are idle."""
+"""Idle processors for which a nursery waits before each import."""
 _MOST_PATIENCE = 120.0
-"""Seconds of waiting for an idle processor, after which a nursery imports all the same."""
+"""The longest wait for an idle processor, after which a nursery imports anyway."""
 _COARSE_NS = 100_000_000
-"""By so much the clock of files may be behind."""
+"""The most that time stamps of files may lag behind the clock."""
 _NOT_INITIALIZED = 3
 """CUDA_ERROR_NOT_INITIALIZED"""
 _ARRIVING, _END = object(), object()
 
 
 def main(name: str | None = None) -> None:
-    """Import, and fork kernels, until nobody needs it. `name` is a launcher's, which lets imports wait."""
+    """Import modules, and fork kernels until no longer needed. With a launcher's `name`, imports may wait."""
     own_name = protocol.own_name()
     if name not in (None, own_name):
-        return  # something was changed on the way here: no launcher would find it
+        return  # the state has changed since the launcher: none would find this nursery
     with protocol.alone(own_name) as is_first:
         child = _run(own_name, patience=_MOST_PATIENCE if name else 0.0) if is_first else None
     if child is not None:
-        child()  # here, in the kernel, with nothing of the nursery's on the stack
+        child()  # in a forked kernel, with no frame of the nursery on the stack
 
 
 def _run(name: str, patience: float) -> Callable[[], None] | None:
-    """Import, and fork kernels; return in one of them what runs it, None in the nursery at its end."""
+    """Import modules and fork kernels. In a fork, return the function that runs it; in the nursery, None."""
     began = time.time_ns() - _COARSE_NS
     for variable in [variable for variable in os.environ if variable.startswith("JPY_")]:
-        del os.environ[variable]  # of the kernel that started it: ipykernel ends with that kernel's parent
+        del os.environ[variable]  # the starter's: with them, ipykernel would end with the starter's parent
     os.chdir("/")
     oldest_first = [other for other in protocol.names() if other != name]
     for other in oldest_first[: max(0, len(oldest_first) - _MOST_NURSERIES + 1)]:
         protocol.request(other, "stop")
-    hidden, variables = _imported(time.monotonic() + patience)
-    files = files_imported(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
+    hidden, variables = _import_all(time.monotonic() + patience)
+    files = imported_files(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
     if threading.active_count() > 1:
         return None
     if any(changed > began for changed, _ in files.values()):
-        return None  # something was edited, or installed, while it was imported
+        return None  # a file was edited or installed during the imports
     listener = protocol.listen(name)
     sys.modules["nbcache.torch_bridge.gc_pause"].keep_frozen()
     return _Nursery(name, listener, Ahead(hidden, variables, files)).serve()
@@ -100,14 +100,14 @@ class _Nursery:
         self._requests: list[protocol.Message] = []
         self._tops = {name.partition(".")[0] for name in sys.modules}
         self._modules = {folder: modules_in(folder) for folder in sys.path}
-        """Modules that can be imported: Python might import a new one in place of another, or of none."""
+        """Folder → importable modules. Python might import a new one instead of another, or of none."""
         self._since = self._used = time.time()
         self._forks = 0
 
     def serve(self) -> Callable[[], None] | None:
-        """Answer until nobody needs it; return what runs it in a forked kernel, None in the nursery."""
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that watch kernels
-        while self._is_wanted():
+        """Answer requests. In a forked kernel, return the function that runs it; in the nursery, None."""
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the nursery does not wait for kernels' watchers
+        while self._should_run():
             waiting: list[socket.socket | protocol.Message] = [self._listener, *self._requests]
             seconds = self._requests[0].deadline - time.monotonic() if self._requests else _LOOK_SECONDS
             ready = select.select(waiting, [], [], max(0.0, seconds))[0]
@@ -127,7 +127,7 @@ class _Nursery:
         return None
 
     def _accept(self) -> list[protocol.Message]:
-        """Return the request of another launcher; where there are too many, the oldest makes room for it."""
+        """Return the request of another launcher; if there are too many, refuse the oldest."""
         if len(self._requests) == _MOST_REQUESTS:
             _refuse(self._requests[0], "others have asked since")
             self._close(self._requests[0])
@@ -150,7 +150,7 @@ class _Nursery:
                 return self._answer(request)
         except BlockingIOError:
             pass
-        except Exception as error:  # whatever it asks, the nursery lives on
+        except Exception as error:  # no request may end the nursery
             _refuse(request, f"the nursery could not answer: {error!r}")
             return None
         if time.monotonic() < request.deadline:
@@ -158,7 +158,7 @@ class _Nursery:
         _refuse(request, "the request did not arrive in time")
         return None
 
-    def _is_wanted(self) -> bool:
+    def _should_run(self) -> bool:
         if time.time() - self._used > _IDLE_SECONDS:
             return False
         total = _memory("MemTotal")
@@ -190,9 +190,9 @@ class _Nursery:
         }
 
     def _fork(self, request: protocol.Message, value: dict[str, Any]) -> object:
-        if why := self._outdated():
+        if why := self._change_on_disk():
             _refuse(request, why)
-            return _END  # the launcher starts another one
+            return _END  # the launcher starts a new nursery
         why = _why_not()
         if file := shadowing(value["folder"], self._tops):
             why = f"{file} in the notebook's folder has the name of a module that is imported ahead"
@@ -203,7 +203,7 @@ class _Nursery:
             return None
         self._used = time.time()
         self._forks += 1
-        protocol.used(self._name)
+        protocol.record_use(self._name)
         if os.fork():
             return None
         try:
@@ -212,11 +212,11 @@ class _Nursery:
                 if other is not request:
                     other.connection.close()
             return attend(request.connection, value, request.files, self._ahead)
-        except BaseException:  # or this process would be a second nursery
+        except BaseException:  # else this process would continue as a second nursery
             os._exit(1)
 
-    def _outdated(self) -> str | None:
-        """Return what is not on disk as it was when it was imported."""
+    def _change_on_disk(self) -> str | None:
+        """Return the change of an imported file or of a folder of modules; None without one."""
         if changed := first_changed(self._ahead.files, self._ahead.files):
             return f"{changed} has changed"
         for folder, modules in self._modules.items():
@@ -230,8 +230,8 @@ def _refuse(request: protocol.Message, why: str) -> None:
         protocol.send(request.connection, {"forked": False, "why": why})
 
 
-def _imported(deadline: float) -> tuple[dict[str, ModuleType], dict[str, str]]:
-    """Import everything; return the modules to hide, and the environment variables that the rest has set."""
+def _import_all(deadline: float) -> tuple[dict[str, ModuleType], dict[str, str]]:
+    """Import all modules; return those to hide, and the environment variables that the others have set."""
     environ = dict(os.environ)
     for name in _KERNEL.split():
         _import(name, deadline)
@@ -241,19 +241,19 @@ def _imported(deadline: float) -> tuple[dict[str, ModuleType], dict[str, str]]:
         _import(name, deadline)
     for name in sys.modules["nbcache.torch_bridge.prewarm"].MODULES:
         _import(name, deadline)
-    sys.modules.pop("__mp_main__", None)  # this process, which no kernel may find
+    sys.modules.pop("__mp_main__", None)  # it is this process, which no kernel may find
     hidden = hidable({name: module for name, module in sys.modules.items() if name not in visible})
     return hidden, variables
 
 
 def _import(name: str, deadline: float) -> None:
     _wait_until_idle(deadline)
-    with contextlib.suppress(Exception):  # it is not installed, or broken: the kernel's own import says so
+    with contextlib.suppress(Exception):  # missing or broken: the kernel's own import raises
         importlib.import_module(name)
 
 
 def _wait_until_idle(deadline: float) -> None:
-    """Wait until half a processor is idle. A lower priority could not be taken back in the kernels."""
+    """Wait until half a processor is idle. Kernels could not undo a lower priority, so none is set."""
     while time.monotonic() < deadline:
         ticks, began = _idle_ticks(), time.monotonic()
         time.sleep(0.05)
@@ -269,7 +269,7 @@ def _idle_ticks() -> int:
 
 
 def _why_not() -> str | None:
-    """Return why this process must not be forked."""
+    """Return why this process must not be forked, or None."""
     if threading.active_count() > 1:
         return "a thread has been started"
     for number in os.listdir("/proc/self/fd"):

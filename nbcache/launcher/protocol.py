@@ -1,8 +1,8 @@
 """The protocol of launchers and nurseries: JSON over a socket in the user's own folder. Linux only.
 
-A message is its length, 4 bytes, and JSON. Nothing listens on a network, and both ends check that the other
-runs as the same user. A nursery fits a launcher that was started with the same state, as far as imports may
-depend on it: then a fork of the nursery is what a fresh process would be. The launcher imports little else.
+A message is its length, 4 bytes, and JSON. No network is used, and each end checks that the other runs as the
+same user. A nursery fits a launcher if both were started with the same state, as far as imports may depend
+on it. A fork of the nursery then equals a fresh process. The launcher imports little besides this module.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 REQUEST_SECONDS = 5.0
-"""Seconds in which a request must arrive, and be answered."""
+"""The longest time for a request to arrive, and for its answer."""
 _MOST_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 16
 _LENGTH = struct.Struct("!I")
 _SUFFIX = ".nursery"
 _LOCK = ".lock"
 _KERNELS = "kernels"
-"""File in which each kernel that starts or was forked locks one byte."""
+"""The file in which each starting or forked kernel locks one byte."""
 _ORDINARY = "ordinary"
-"""File that says why the last kernel was not forked."""
+"""The file with the reason why the last ordinary kernel was not forked."""
 _HARMLESS = """
     _ COLORTERM COLUMNS DBUS_SESSION_BUS_ADDRESS DISPLAY LINES LS_COLORS OLDPWD PS1 PWD SHLVL STY TERM
     TERM_PROGRAM TERM_PROGRAM_VERSION TMUX TMUX_PANE WAYLAND_DISPLAY WINDOWID XAUTHORITY XDG_SESSION_ID
 """
-"""Environment variables that no library reads at import; the kernel itself has its own."""
+"""Environment variables that no library reads at import; a forked kernel gets its launcher's."""
 _HARMLESS_BEGINNINGS = ("JPY_", "SSH_", "VSCODE_")
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 _NURSERY = (
@@ -47,12 +47,12 @@ _NURSERY = (
 _INHERITED = ("Cap", "NoNewPrivs", "Seccomp")
 """Beginnings of the lines of /proc/self/status that children inherit.
 
-Ignored and blocked signals are not among them: a forked kernel gets those of its launcher.
+Lines on ignored and blocked signals are left out: a forked kernel gets those of its launcher.
 """
 
 
 def folder() -> str:
-    """Return the folder of the sockets, which is created; OSError where it is not the user's alone."""
+    """Return the folder of the sockets, and create it if needed; OSError if others can use it."""
     base = os.environ.get("XDG_RUNTIME_DIR") or ""
     if not os.path.isdir(base):
         base = os.environ.get("TMPDIR") or "/tmp"
@@ -66,7 +66,7 @@ def folder() -> str:
 
 
 def names() -> list[str]:
-    """Return the names of nurseries, the one that is longest unused first; some of them may have ended."""
+    """Return the names of nurseries, the longest unused first; some of them may have ended."""
     times = {}
     for entry in os.scandir(folder()):
         if entry.name.endswith(_SUFFIX):
@@ -77,7 +77,7 @@ def names() -> list[str]:
 
 @contextmanager
 def _address(name: str) -> Iterator[str]:
-    """Yield the address of a socket, which must be short: by a descriptor of the folder that it is in."""
+    """Yield a socket's address. Addresses must be short, so it names the folder by a descriptor."""
     descriptor = os.open(folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{name}{_SUFFIX}"
@@ -86,7 +86,7 @@ def _address(name: str) -> Iterator[str]:
 
 
 def listen(name: str) -> socket.socket:
-    """Return a socket on which a nursery listens; it replaces one that was left behind."""
+    """Return a socket on which a nursery listens; it replaces an abandoned one of this name."""
     with _address(name) as address, _address(f".{name}-{os.getpid()}") as temporary:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(temporary)
@@ -96,7 +96,7 @@ def listen(name: str) -> socket.socket:
 
 
 def ask(name: str, timeout: float) -> socket.socket:
-    """Return a connection to a nursery; OSError where it does not answer."""
+    """Return a connection to a nursery; OSError if it does not answer."""
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(timeout)
@@ -111,7 +111,7 @@ def ask(name: str, timeout: float) -> socket.socket:
 
 @contextmanager
 def alone(name: str) -> Iterator[bool]:
-    """Yield whether this is the only process that is, or is about to be, the nursery of this name."""
+    """Hold the lock of the nursery of this name; yield False if another process has it."""
     path = os.path.join(folder(), name + _LOCK)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -128,9 +128,9 @@ def alone(name: str) -> Iterator[bool]:
 
 
 def starting() -> dict[str, int]:
-    """Return the locks of processes that are about to be nurseries, and the process that each lock names.
+    """Return lock → process for the nurseries that are still starting.
 
-    Such a process answers no request yet. A lock without a number has 0.
+    Such a process answers no request yet. The process is 0 if the lock has no number.
     """
     path = folder()
     locks = [os.path.join(path, name) for name in sorted(os.listdir(path)) if name.endswith(_LOCK)]
@@ -141,7 +141,7 @@ def starting() -> dict[str, int]:
 
 
 def _holder(lock: str) -> int | None:
-    """Return the number in a lock that a process holds, 0 for a lock without one; None for a free lock."""
+    """Return the process number in a held lock, 0 if it has none; None for a free lock."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -156,10 +156,10 @@ def _holder(lock: str) -> int | None:
 
 
 def lock_kernel(arguments: Sequence[str], seconds: float) -> int | None:
-    """Return a file that locks the kernel with these arguments; None where its lock is not free in time.
+    """Return a file that locks the kernel with these arguments; None if its lock is not free in time.
 
-    All processes that have the file open hold the lock. The process that watches the kernel is the last one:
-    a restarted kernel whose predecessor still has a port dies, or never answers.
+    All processes that have the file open hold the lock; the last one is the kernel's watcher. A restarted
+    kernel must wait: it would die, or never answer, while its predecessor still has a port.
     """
     descriptor = os.open(os.path.join(folder(), _KERNELS), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     digest = hashlib.sha256("\0".join(arguments).encode(errors="surrogateescape")).digest()
@@ -174,7 +174,7 @@ def lock_kernel(arguments: Sequence[str], seconds: float) -> int | None:
             if time.monotonic() < deadline:
                 time.sleep(0.01)
                 continue
-        except OSError:  # this file system has no such locks
+        except OSError:  # the file system does not support these locks
             pass
         os.close(descriptor)
         return None
@@ -190,7 +190,7 @@ def note_ordinary(why: str) -> None:
 
 
 def ordinary() -> dict[str, Any] | None:
-    """Return which process was the last that became an ordinary kernel, when and why; None where none is."""
+    """Return the process, time and reason of the last kernel that was not forked; None without one."""
     try:
         with open(os.path.join(folder(), _ORDINARY)) as stream:
             note: dict[str, Any] = json.load(stream)
@@ -199,7 +199,7 @@ def ordinary() -> dict[str, Any] | None:
     return note if note.keys() >= {"process", "time", "why"} else None
 
 
-def used(name: str) -> None:
+def record_use(name: str) -> None:
     with _address(name) as address:
         os.utime(address)
 
@@ -210,7 +210,7 @@ def request(name: str, question: str) -> dict[str, Any] | None:
         with ask(name, REQUEST_SECONDS) as connection:
             send(connection, {"ask": question})
             answer: dict[str, Any] = receive(connection)[0]
-            return None if "why" in answer else answer  # it was busy, and has refused
+            return None if "why" in answer else answer  # a refusal: it was busy
     except ConnectionRefusedError:
         forget(name)
         return None
@@ -224,7 +224,7 @@ def forget(name: str) -> None:
 
 
 def check_peer(connection: socket.socket) -> None:
-    """Raise PermissionError where the other end is another user's process."""
+    """Raise PermissionError if the other end is another user's process."""
     size = struct.calcsize("3i")
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     if user != os.geteuid():
@@ -239,7 +239,7 @@ def send(connection: socket.socket, value: Any, files: Sequence[int] = ()) -> No
 
 
 def receive(connection: socket.socket, files: int = 0) -> tuple[Any, list[int]]:
-    """Return a value, and as many open files at most; ConnectionError where the other end has gone."""
+    """Return a value, and at most `files` open files; ConnectionError if the other end has closed."""
     message = Message(connection, files)
     try:
         while not message.read():
@@ -251,13 +251,13 @@ def receive(connection: socket.socket, files: int = 0) -> tuple[Any, list[int]]:
 
 
 class Message:
-    """A value, and open files with it, that arrive piece by piece."""
+    """A value with open files, which arrives in pieces."""
 
     def __init__(self, connection: socket.socket, most_files: int) -> None:
         self.connection = connection
         self.files: list[int] = []
         self.deadline = time.monotonic() + REQUEST_SECONDS
-        """Time (monotonic) by which a request must be whole."""
+        """Time (monotonic) by which the whole request must have arrived."""
         self._most_files = most_files
         self._content = bytearray()
 
@@ -265,7 +265,7 @@ class Message:
         return self.connection.fileno()
 
     def read(self) -> bool:
-        """Read one piece, and return whether the message is whole; ConnectionError where it never will be."""
+        """Read one piece; return whether the message is complete. ConnectionError if it cannot be."""
         size = min(self._missing(), _PIECE_BYTES)
         piece, files, _, _ = socket.recv_fds(self.connection, size, self._most_files - len(self.files))
         self.files += files
@@ -293,26 +293,26 @@ class Message:
 def close_all_but(*descriptors: int) -> None:
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and number not in descriptors:
-            with suppress(OSError):  # the one by which they were listed
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(number)
 
 
 def python_options() -> list[str]:
-    """Return the options of Python that an ordinary kernel gets from this process: all but `-P`."""
+    """Return the Python options that an ordinary kernel gets from this process: all but `-P`."""
     options = itertools.takewhile(lambda word: word not in ("-m", "-c"), sys.orig_argv[1:])
     return [option for option in options if option != "-P"]
 
 
 def nursery_command(options: Sequence[str], *names: str) -> list[str]:
-    """Return the command of a nursery, which imports nothing from the folder that it is started in.
+    """Return the command of a nursery, which imports nothing from its working folder.
 
-    `-P` would do the same, but `sys.flags` of all its kernels would show it, and IPython would obey it.
+    `-P` would do the same, but its kernels would have it in `sys.flags`, and IPython would obey it.
     """
     return [sys.executable, *options, "-c", _NURSERY, *names]
 
 
 def own_name() -> str:
-    """Return the digest of the state that this process was started with: call it before that changes."""
+    """Return the digest of the state in which this process was started; call it before the state changes."""
     harmless = {name for name in os.environ if name.startswith(_HARMLESS_BEGINNINGS)} | {*_HARMLESS.split()}
     namespaces = sorted(os.listdir("/proc/self/ns"))
     state = {
@@ -340,5 +340,5 @@ def _read(name: str) -> str:
 def _read_if_there(name: str) -> str | None:
     try:
         return _read(name)
-    except OSError:  # the file may be unreadable for everybody, or missing on this system
+    except OSError:  # some systems lack the file, or let nobody read it
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nbcache.launcher import protocol
-from nbcache.launcher.hidden import HiddenModules, files_imported, hidable, modules_in, shadowing, status_of
+from nbcache.launcher.hidden import HiddenModules, hidable, imported_files, modules_in, shadowing, status_of
 from support.front_door import RunPython
 
 
@@ -195,7 +195,7 @@ def test_archives_on_the_path_and_what_python_runs_are_watched_and_weights_are_n
     for each in (archive, run, weights):
         each.touch()
     monkeypatch.setattr(sys, "path", [*sys.path, str(archive), str(run.parent), str(tmp_path)])
-    found = files_imported([])
+    found = imported_files([])
     for each in (archive, run):
         assert found[str(each)] == status_of(str(each))
     assert str(weights) not in found
