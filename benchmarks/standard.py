@@ -25,7 +25,7 @@ from nbcache.bench.runner import (
     Kernel,
     Planned,
     Runner,
-    prewarmed,
+    wait_for_prewarming,
 )
 from nbcache.core.text import DOT
 from nbcache.launcher.kernel_spec import LAUNCHER, PYTHON_OPTIONS
@@ -279,7 +279,7 @@ class ModelRunner(Runner):
         if self._fills(planned):
             running.run(_SAVE_BUNDLE.format(str(self.model.bundle)))
         if planned.variant.stores:
-            prewarmed(running)
+            wait_for_prewarming(running)
         more: dict[str, Any] = {"private_bytes": _private_bytes(running)}
         if self._server is not None and self._counts is not None:
             more["asked"] = self._server.counts().since(self._counts)

@@ -1,4 +1,4 @@
-"""`nbcache bench`: measure and show, and leave nothing behind, also after an error or an interrupt."""
+"""`nbcache bench`: measure, print a table, and remove all files, even after an error or an interrupt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nbcache.core.version import __version__
 
 _INTERRUPTED = 130
 _STOP_SECONDS = 20.0
-"""Time that an interrupted benchmark has to end its kernels and show its figures."""
+"""The longest time for an interrupted benchmark to end its kernels and print its figures."""
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _HELP = """\
 Measures what a user waits for: the cells of a notebook in fresh Jupyter kernels, side by side.
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise ConfigError where an argument is wrong."""
+    """Raise ConfigError if an argument is wrong."""
     name, file = arguments.subject, arguments.json
     notebook = name.endswith(".ipynb")
     if notebook and not Path(name).is_file():
@@ -77,7 +77,7 @@ def _error(message: str, next_step: str) -> ConfigError:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; return 0, 1 where a part could not be measured, or 130 after an interrupt."""
+    """Measure and print; return 0, 1 if a part could not be measured, or 130 after an interrupt."""
     _check(arguments)
     missing = [name for name in ("torch", "ipykernel", "nbclient") if not importlib.util.find_spec(name)]
     if missing:
@@ -101,14 +101,14 @@ def run(arguments: argparse.Namespace) -> int:
     def save() -> None:
         if arguments.json not in (None, "-"):
             write_whole(Path(arguments.json), f"{values()}\n".encode())
-        if signals and not interrupted:  # nbclient took the interrupt for the end of a kernel
+        if signals and not interrupted:  # nbclient mistook the interrupt for the end of a kernel
             raise KeyboardInterrupt
 
     try:
         with interruptible(signals), tempfile.TemporaryDirectory(prefix="nbcache-bench-") as folder:
             planned = schedule([*VARIANTS.values()], idle, arguments.runs)
             Runner(subject, Path(folder, "kernels"), say).run([*planned], save)
-    except BaseException:  # an interrupt while nbclient ends a kernel makes it raise something else
+    except BaseException:  # interrupted while it ends a kernel, nbclient raises another error
         if not signals:
             raise
         interrupted = True
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def say(line: str) -> None:
-    """Show a line of progress, which may hold text of others."""
+    """Print a line of progress without control characters, as it may quote foreign text."""
     print(clean(line.replace("\n", " ")), file=sys.stderr, flush=True)
 
 
@@ -136,7 +136,7 @@ def machine() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def interruptible(signals: list[int]) -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM and SIGINT, also where a shell ignores it; note it in `signals`."""
+    """Raise KeyboardInterrupt on SIGTERM and SIGINT, even if a shell ignores it; append it to `signals`."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         signals.append(number)
@@ -151,7 +151,7 @@ def interruptible(signals: list[int]) -> Iterator[None]:
 
 
 def run_in_notebook(arguments: Sequence[str]) -> None:
-    """Run `nbcache bench` in a new process and print its lines; an interrupt has it show what it measured."""
+    """Run `nbcache bench` in a new process and print its output, also that after an interrupt."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "nbcache", "bench", *arguments],
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -160,7 +160,7 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        start_new_session=True,  # the kernel's interrupts go to its whole group: this passes them on, once
+        start_new_session=True,  # outside the kernel's group, so that an interrupt arrives only once
     )
     with process:
         try:
@@ -169,7 +169,7 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
             process.send_signal(signal.SIGINT)
             _show(process)
         finally:
-            process.terminate()  # nothing where it has ended
+            process.terminate()  # no effect if it has ended
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_SECONDS)
             process.kill()
@@ -181,7 +181,7 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
 
 
 def _show(process: subprocess.Popen[str]) -> None:
-    """Print the output of a process until it ends; NbcacheError where it stays alive after its output."""
+    """Print the output of a process until it ends; NbcacheError if it stays alive after its output."""
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)

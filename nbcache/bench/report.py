@@ -1,4 +1,4 @@
-"""The variants, the figures of their runs, and one table and JSON values of them."""
+"""The variants, the figures of their runs, and the table and JSON values that show them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Idle = float | str
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One kind of kernel to measure: whether it loads nbcache, the caches that it finds, its variables."""
+    """A kind of kernel to measure: whether it loads nbcache, its caches, its environment variables."""
 
     name: str
     loads: bool = False
     stores: bool = False
-    """True where nothing is cached. Its store is copied afterwards, for variants that restore it."""
+    """True if nothing is cached. Afterwards its store is copied, for variants that restore it."""
     restores: str = ""
     """Name of the variant whose store this one restores; empty for none."""
     home: str = ""
-    """Name of the variant whose folders this one has, emptied; empty for folders of its name."""
+    """Name of the variant whose emptied folders this one uses; empty for its own folders."""
     keeps_torchs: bool = False
-    """True where it finds torch's own cache folder as an earlier kernel of it left it."""
+    """True if it keeps torch's own cache folder of an earlier kernel of this variant."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def idles(self) -> bool:
-        """Return whether idle time makes a difference, as where nbcache prewarms before a hit."""
+        """Return whether idle time makes a difference, because nbcache prewarms before hits."""
         return self.loads and not self.stores
 
 
@@ -60,18 +60,18 @@ class Run:
     number: int
     """Number of the run of this variant, from 1."""
     idle: Idle | None
-    """Idle time before each cell; None where it makes no difference."""
+    """Idle time before each cell; None if it makes no difference."""
     cells: Mapping[str, float]
-    """From sending each cell to its result, by title."""
+    """Title → seconds from sending the cell to its result."""
     cell_seconds: float
-    """The measured cell, or all cells of a notebook."""
+    """Seconds of the measured cell, or of all cells of a notebook."""
     start_seconds: float
     """From the start of the process to the last result, idle time included."""
     printed: Sequence[str]
     ready_seconds: float
     """From the start of the process to its first answer."""
     prewarm: str | None = None
-    """State of prewarming when waiting for it ended; None where nothing waited for it."""
+    """State of prewarming at the end of the wait for it; None without a wait."""
     reports: Sequence[Mapping[str, Any]] | None = None
     """nbcache's reports of the cells (`CellReport.to_json`); None without nbcache."""
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Run:
 
 @dataclass(slots=True)
 class Subject:
-    """A notebook or a function, and its runs, which grow in number while it is measured."""
+    """A notebook or a function, and its runs, to which the runner appends."""
 
     label: str
     values: Mapping[str, Any]
@@ -102,7 +102,7 @@ class Subject:
     cwd: Path = field(default_factory=Path.cwd)
     runs: list[Run] = field(default_factory=list)
     error: str | None = None
-    """The reason for which a part could not be measured."""
+    """The error because of which a part could not be measured."""
     environment: dict[str, str] = field(default_factory=dict)
 
 

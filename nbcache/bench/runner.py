@@ -1,4 +1,4 @@
-"""Run every variant of one subject, a notebook or a function, in fresh kernels, alternating."""
+"""Run all variants of one subject, a notebook or a function, in alternating fresh kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from nbcache.sharing.snapshots.in_notebook import decode_notebook
 from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES
 
 LOAD, CALL, HOT = "%load_ext nbcache", "compile and call", "call again"
-"""Titles of the cells that nbcache adds to a notebook, and of those that are made for a function."""
+"""Titles of the cell that is added to a notebook, and of cells that are made for a function."""
 _LOADS = re.compile(r"^(\s*%(?:re)?load_ext\s+nbcache)\s*$", re.MULTILINE)
 _TORCH_ALONE = r"\1.ui.ipython.torch_alone"
 _TITLE_LENGTH = 32
@@ -49,11 +49,9 @@ _SETTINGS = (
     *("ATEN_", "CUDA_CACHE_", "NBCACHE_", "PYTORCH_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"),
     *("IPYTHON", "JPY_", "PYTHONDONTWRITEBYTECODE"),
 )
-"""Beginnings of the caller's environment variables that would bring settings or caches into a kernel."""
+"""Beginnings of environment variables that would pass the caller's settings or caches to a kernel."""
 _PLACES = re.compile(r"TRITON_\w+_PATH|TORCH_HOME")
-"""Variables that name where something is installed: an assembler, weights."""
-
-
+"""Variables with the path of an installed part: an assembler, weights."""
 _FOLDERS = {
     "TMPDIR": "tmp",  # torch puts its cache folder and its precompiled headers there
     "TRITON_HOME": "triton",
@@ -79,7 +77,7 @@ class Home:
         return self.root / "store"
 
     def empty(self, *, keep_caches: bool = False, store: Path | None = None) -> None:
-        """Empty all folders; with `keep_caches` all but those of torch, Triton and CUDA. Copy `store`."""
+        """Empty all folders; `keep_caches` keeps those of torch, Triton and CUDA. Copy `store`."""
         for name in ("store", "ipython", *(() if keep_caches else ("tmp", "triton", "cuda"))):
             shutil.rmtree(self.root / name, ignore_errors=True)
         (self.root / "tmp").mkdir(parents=True, exist_ok=True)
@@ -94,8 +92,8 @@ class Home:
             if not name.startswith(_SETTINGS) or _PLACES.fullmatch(name)
         }
         variables |= {name: str(self.root / folder) for name, folder in _FOLDERS.items()}
-        variables["NBCACHE_AUDIT"] = "0"  # one of 20 kernels would trace again what it restores
-        variables["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # or ipykernel's debugger warns
+        variables["NBCACHE_AUDIT"] = "0"  # otherwise, one of 20 kernels traces its restored graphs again
+        variables["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # otherwise, ipykernel's debugger warns
         return variables
 
 
@@ -132,7 +130,7 @@ class Kernel:
         return CellRun(ended - began, ended, _output_of(node))
 
     def ask(self, expression: str) -> str | None:
-        """Return the value of an expression without running a cell; None where it is no string."""
+        """Return the value of an expression without running a cell; None if it is no string."""
         assert self._client.kc is not None
         message = self._client.kc.execute(
             "", silent=True, store_history=False, user_expressions={"asked": expression}, allow_stdin=False
@@ -158,7 +156,7 @@ def kernel(
     specs: KernelSpecManager | None = None,
 ) -> Iterator[Kernel]:
     """Start a Jupyter kernel, by default this interpreter's; kill it at the end. CellFailed if it fails."""
-    # An interrupt may come before jupyter_client removes the file: it goes with the folder.
+    # In this folder, the file is removed even if an interrupt precedes jupyter_client's removal.
     file = str(home.root / "kernel.json")
     specs = specs or (KernelSpecManager() if name else KernelSpecManager(kernel_dirs=[]))
     manager = AsyncKernelManager(kernel_name=name or "python3", connection_file=file)
@@ -166,7 +164,7 @@ def kernel(
     notebook = new_notebook()  # type: ignore[no-untyped-call]
     place = {"metadata": {"path": str(cwd)}}
     client = NotebookClient(notebook, km=manager, timeout=None, shutdown_kernel="immediate", resources=place)
-    client.log.disabled = True  # its errors are raised, too
+    client.log.disabled = True  # it also raises the errors that it logs
     log, group = home.root / "kernel.log", None
     with log.open("wb") as output, contextlib.ExitStack() as running:
         fresh = Kernel(client, log)
@@ -182,14 +180,14 @@ def kernel(
             yield fresh
         finally:
             running.close()
-            if group is not None:  # processes that the kernel started may outlive it
+            if group is not None:  # the kernel's child processes may outlive it
                 with contextlib.suppress(OSError):
                     os.killpg(group, signal.SIGKILL)
 
 
 def _output_of(cell: Any) -> str:
     if cell.source.startswith("%") and not cell.source.startswith("%%"):
-        return ""  # nbcache prints seconds
+        return ""  # nbcache's output has seconds, which differ
     streams = [output.text for output in cell.outputs if output.get("name") == "stdout"]
     values = [output.data for output in cell.outputs if output.output_type == "execute_result"]
     return "".join([*streams, *(data.get("text/plain", "") for data in values)])
@@ -230,13 +228,13 @@ def total(output):
 
 
 def subject_of(name: str, training: bool) -> Subject:
-    """Return the notebook or function of this name; NbcacheError where a notebook cannot be read."""
+    """Return the notebook or function of this name; NbcacheError if a notebook cannot be read."""
     return _notebook(name) if name.endswith(".ipynb") else _function(name, training)
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A kernel that is still to be started."""
+    """A kernel to start."""
 
     variant: Variant
     number: int
@@ -245,7 +243,7 @@ class Planned:
 
 
 def schedule(variants: Sequence[Variant], idle: Sequence[Idle], runs: int) -> Iterator[Planned]:
-    """Yield run 1 of each variant, then run 2, so that a slow minute of the machine hits all of them."""
+    """Yield run 1 of each variant, then run 2, so that a slow minute of the machine affects all variants."""
     for number in range(1, runs + 1):
         for variant in variants:
             for seconds in idle if variant.idles else (None,):
@@ -253,16 +251,16 @@ def schedule(variants: Sequence[Variant], idle: Sequence[Idle], runs: int) -> It
 
 
 class Runner:
-    """Measures one subject, which grows with each run: an interrupt loses nothing."""
+    """Measures one subject, and appends each run to it, so that an interrupt loses no finished run."""
 
     def __init__(self, subject: Subject, folder: Path, say: Callable[[str], None]) -> None:
-        """`folder` is an empty one for everything that kernels write; `say` takes a line of progress."""
+        """`folder`: an empty folder for all files of kernels. `say`: is called with lines of progress."""
         self.subject = subject
         self.folder = folder
         self.say: Callable[[str], None] = lambda line: say(f"{subject.label}: {line}")
 
     def run(self, planned: Sequence[Planned], saved: Callable[[], None] = lambda: None) -> None:
-        """Start all kernels until one fails, whose error the result has; call `saved` after each."""
+        """Start all kernels until one fails; its error is in the subject. Call `saved` after each."""
         name = "the first kernel"
         try:
             self.prepare([plan.variant for plan in planned])
@@ -291,7 +289,7 @@ class Runner:
         with self.start(planned) as running:
             for title, cell in self.cells(variant).items():
                 if planned.idle == FULL and seconds:
-                    state = prewarmed(running)
+                    state = wait_for_prewarming(running)
                 elif planned.idle is not None and seconds:
                     time.sleep(float(planned.idle))
                 self.before(planned)
@@ -318,7 +316,7 @@ class Runner:
         )
 
     def stored(self, name: str) -> Path:
-        """Return the store as the last run of the variant `name` left it."""
+        """Return the folder with the store that the last run of the variant `name` left."""
         return self.folder / f"stored-{name}"
 
     # --- what the project's own benchmarks override ------------------------------------------------
@@ -344,12 +342,12 @@ class Runner:
         return {**self.home(planned.variant).environment(os.environ), **planned.variant.variables}
 
     def before(self, planned: Planned) -> None:
-        """Called before each cell."""
+        """Prepare each cell; this one does nothing."""
 
     def finish(self, running: Kernel, planned: Planned) -> dict[str, Any]:
-        """Return further fields of a `Run`, once its cells have run."""
+        """Return further fields of a `Run` after its cells have run."""
         if planned.variant.stores:
-            prewarmed(running)  # a user's kernel goes on, and stores what prewarming makes, too
+            wait_for_prewarming(running)  # a user's kernel also stores the results of prewarming
         if not planned.variant.loads:
             return {}
         try:
@@ -358,11 +356,13 @@ class Runner:
             raise CellFailed("no report arrived: leave print and sys.stdout as they are") from error
 
 
-def prewarmed(running: Kernel, *, settle: float = 0.5, poll: float = 0.25, most: float = 60.0) -> str | None:
+def wait_for_prewarming(
+    running: Kernel, *, settle: float = 0.5, poll: float = 0.25, most: float = 60.0
+) -> str | None:
     """Wait until prewarming is over, at most `most` seconds, and return its state.
 
-    A kernel prewarms a moment after a cell: it is asked after `settle` seconds, then each `poll` seconds. No
-    cell runs for that, or prewarming would stop.
+    Prewarming begins a moment after a cell, so the first poll is after `settle` seconds, and the others every
+    `poll` seconds. Polling runs no cell, as that would stop prewarming.
     """
     deadline = time.monotonic() + most
     time.sleep(settle)

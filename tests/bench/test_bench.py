@@ -19,7 +19,7 @@ import pytest
 from nbcache.bench import command
 from nbcache.bench.command import run_in_notebook
 from nbcache.bench.report import VARIANTS, Run, medians
-from nbcache.bench.runner import CellFailed, Home, kernel, prewarmed, schedule
+from nbcache.bench.runner import CellFailed, Home, kernel, schedule, wait_for_prewarming
 from nbcache.core.errors import NbcacheError
 from nbcache.ui.terminal import parser as cli
 from support.front_door import run_interpreter
@@ -284,7 +284,7 @@ class Asked:
 
 def test_prewarming_is_waited_for_until_it_is_over():
     def state(*states, most=60.0):
-        return prewarmed(Asked(*states), settle=0.0, poll=0.0, most=most)
+        return wait_for_prewarming(Asked(*states), settle=0.0, poll=0.0, most=most)
 
     assert state("off", "running", "done") == "done"
     assert state("switched off") == "switched off"
