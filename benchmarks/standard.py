@@ -300,7 +300,7 @@ class ModelRunner(Runner):
         if self._compile_once and name in ("torch-warm", "mega-cache") and misses:
             raise CellFailed(f"{name} compiled again what nbcache had compiled: leave out --compile-once")
         if planned.variant.stores:
-            self.sizes[name] = sizes_of(self.stored(name), _cell(run), self.model.bundle)
+            self.sizes[name] = sizes_of(self.store_of(name), _cell(run), self.model.bundle)
         return run
 
     def to_json(self) -> dict[str, Any]:

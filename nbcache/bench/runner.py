@@ -282,7 +282,7 @@ class Runner:
 
     def one(self, planned: Planned) -> Run:
         variant, measured, home = planned.variant, self.subject.measured, self.home(planned.variant)
-        store = self.stored(variant.restores) if variant.restores else None
+        store = self.store_of(variant.restores) if variant.restores else None
         home.empty(keep_caches=variant.keeps_torchs and planned.number > 0, store=store)
         seconds: dict[str, float] = {}
         printed, state = [], None
@@ -300,8 +300,8 @@ class Runner:
             versions = (running.ask(_VERSIONS) or "? ?").split()
         self.subject.environment.update(zip(("torch", "python"), versions, strict=True))
         if variant.stores:
-            shutil.rmtree(self.stored(variant.name), ignore_errors=True)
-            shutil.copytree(home.store, self.stored(variant.name))
+            shutil.rmtree(self.store_of(variant.name), ignore_errors=True)
+            shutil.copytree(home.store, self.store_of(variant.name))
         return Run(
             variant.name,
             planned.number,
@@ -315,7 +315,7 @@ class Runner:
             **more,
         )
 
-    def stored(self, name: str) -> Path:
+    def store_of(self, name: str) -> Path:
         """Return the folder with the store that the last run of the variant `name` left."""
         return self.folder / f"stored-{name}"
 

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from nbcache.launcher import protocol
-from nbcache.launcher.hidden import HiddenModules, Status, first_changed
+from nbcache.launcher.hidden import HiddenModules, Status, first_change
 
 _READ_AT_IMPORT = (
     *("ATEN_", "CUBLAS_", "GOMP_", "KMP_", "MKL_", "NPY_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTORCH"),
@@ -54,7 +54,7 @@ def _run(value: Mapping[str, Any], files: list[int], ahead: Ahead) -> None:
     _become(value, files)
     os.environ.update(ahead.variables)
     start = dict(os.environ)
-    changed = partial(first_changed, ahead.files)
+    changed = partial(first_change, ahead.files)
     HiddenModules(ahead.hidden, partial(_warn_of_late, start), changed).hide()
     if os.environ.get("JPY_PARENT_PID", "1") != "1":
         os.environ["JPY_PARENT_PID"] = str(os.getppid())

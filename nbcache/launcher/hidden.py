@@ -41,19 +41,19 @@ def hidable(modules: Mapping[str, ModuleType]) -> dict[str, ModuleType]:
 class HiddenModules(MetaPathFinder):
     """Finds the hidden modules before all other finders do, and calls `shown` when torch is imported.
 
-    `first_changed` returns a file that has changed since its import, such as by `%pip install` in a cell.
+    `first_change` returns a file that has changed since its import, such as by `%pip install` in a cell.
     """
 
     def __init__(
         self,
         modules: Mapping[str, ModuleType],
         shown: Callable[[], object],
-        first_changed: Callable[[Iterable[str]], str | None] = lambda paths: None,
+        first_change: Callable[[Iterable[str]], str | None] = lambda paths: None,
     ) -> None:
         self._modules = dict(modules)
         self._specs = {name: getattr(module, "__spec__", None) for name, module in modules.items()}
         self._shown = shown
-        self._first_changed = first_changed
+        self._first_change = first_change
         self._replaced: str | None = None
         """A changed file of a module that was imported again, while torch still refers to the old module."""
 
@@ -125,7 +125,7 @@ class HiddenModules(MetaPathFinder):
     def _change_in(self, name: str) -> str | None:
         if name == _WHOLE and self._replaced is not None:
             return self._replaced
-        return self._first_changed(self._files(name))
+        return self._first_change(self._files(name))
 
     def _files(self, name: str) -> list[str]:
         paths = (getattr(self._modules[member], "__file__", None) for member in self._family(name))
@@ -172,7 +172,7 @@ def status_of(path: str) -> Status | None:
     return status.st_ctime_ns, status.st_ino
 
 
-def first_changed(files: Mapping[str, Status], paths: Iterable[str]) -> str | None:
+def first_change(files: Mapping[str, Status], paths: Iterable[str]) -> str | None:
     """Return the first path whose file has changed or is missing; skip paths that are not in `files`."""
     return next((path for path in paths if path in files and status_of(path) != files[path]), None)
 

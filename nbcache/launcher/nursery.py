@@ -22,7 +22,7 @@ from typing import Any
 
 from nbcache.launcher import protocol
 from nbcache.launcher.forked import Ahead, attend
-from nbcache.launcher.hidden import first_changed, hidable, imported_files, modules_in, shadowing
+from nbcache.launcher.hidden import first_change, hidable, imported_files, modules_in, shadowing
 
 _KERNEL = """
     ipykernel.kernelapp ipykernel.ipkernel ipykernel.zmqshell ipykernel.debugger ipykernel.displayhook
@@ -217,7 +217,7 @@ class _Nursery:
 
     def _change_on_disk(self) -> str | None:
         """Return the change of an imported file or of a folder of modules; None without one."""
-        if changed := first_changed(self._ahead.files, self._ahead.files):
+        if changed := first_change(self._ahead.files, self._ahead.files):
             return f"{changed} has changed"
         for folder, modules in self._modules.items():
             if changed_modules := modules_in(folder) ^ modules:
