@@ -22,7 +22,7 @@ BUDGETS = {
     "launcher": 1360,
     "sharing": 3250,
     "storage": 3060,
-    "torch_bridge": 5030,
+    "torch_bridge": 5060,
     "traces": 3210,
     "ui": 6910,
 }

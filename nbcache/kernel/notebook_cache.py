@@ -69,13 +69,13 @@ class NotebookCache:
         """The local store itself, whose methods raise StoreError."""
         self.history = History(self.artifacts.history)
         self._session = session
-        self._worker = Worker(partial(session.failed, "storing what was compiled"))
+        self._worker = Worker(partial(session.report_fault, "storing what was compiled"))
         self._lock = ForkSafeLock()
         self._origins: dict[tuple[str, str], Source] = {}
         self._elsewhere: dict[tuple[str, str], list[Elsewhere]] = {}
         self._given_up: set[tuple[str, str]] = set()
         self._readers: list[threading.Thread] = []
-        self._prefetcher = Prefetcher(self._read, partial(session.failed, "unpacking a snapshot"))
+        self._prefetcher = Prefetcher(self._read, partial(session.report_fault, "unpacking a snapshot"))
         self._brought: list[tuple[Manifest, Mapping[str, bytes], Source]] = []
         """Manifests from elsewhere to be stored, each with packed contents by digest, and its source."""
         self._used: dict[tuple[str, str, str], ArtifactRef] = {}
@@ -124,13 +124,13 @@ class NotebookCache:
         """Return the notebook's artifacts; empty if they are still unknown after `timeout` seconds."""
         return self._prefetcher.refs(timeout)
 
-    def stored(self) -> Manifest | None:
+    def stored_manifest(self) -> Manifest | None:
         """Return the notebook's stored manifest, without waiting for pending writes."""
         environment, notebook = self.environment, self._session.notebook(timeout=1.0)
         return None if environment is None else self._load_manifest(environment, notebook)
 
     def packed_content(self, ref: ArtifactRef) -> bytes | None:
-        return self._access("read", "reading what is to be shared", lambda: self.artifacts.packed(ref))
+        return self._access("read", "reading what is to be shared", lambda: self.artifacts.read_packed(ref))
 
     def manifest(self) -> Manifest | None:
         """Return the manifest, after pending writes; None before torch is imported. May raise StoreError."""
@@ -165,10 +165,10 @@ class NotebookCache:
     def origin_of(self, type: str, key: str) -> Source:
         return self._origins.get((type, key), (Level.L0, "torch's cache folder"))
 
-    def restored(self) -> Mapping[tuple[str, str], Source]:
+    def origins(self) -> Mapping[tuple[str, str], Source]:
         return dict(self._origins)
 
-    def refused(self) -> Mapping[str, str]:
+    def refusals(self) -> Mapping[str, str]:
         return dict(self._refused)
 
     def is_damaged(self, key: str) -> bool:
@@ -261,7 +261,7 @@ class NotebookCache:
     def _forget_read(self) -> None:
         """Forget all artifacts that were read or used. The caller holds the lock."""
         self._prefetcher.stop()
-        self._prefetcher = Prefetcher(self._read, partial(self._session.failed, "unpacking a snapshot"))
+        self._prefetcher = Prefetcher(self._read, partial(self._session.report_fault, "unpacking a snapshot"))
         self._used.clear()
         self._manifest_is_due = False
         self._origins.clear()
@@ -446,7 +446,7 @@ class NotebookCache:
             text = f"{task} failed, so it is not tried for a while"
             self._notice(f"{text}. {error.with_next_step()}")
         except Exception as error:
-            self._session.failed(task, error)
+            self._session.report_fault(task, error)
         return None
 
     def _admits(self, ref: ArtifactRef) -> bool:

@@ -101,7 +101,7 @@ class Session:
         self.judge = Judge(lambda: Keyring(self.settings.trust_dir), lambda: self.settings.trust)
         self.cache = NotebookCache(store, self)
         self.artifacts = self.cache.artifacts
-        self.prewarm = Prewarming(bridge.prewarm, self.failed)
+        self.prewarm = Prewarming(bridge.prewarm, self.report_fault)
         self.overhead_seconds = 0.0
         """Seconds that recording and following compiles cost the threads that compile."""
         self._overhead_lock = ForkSafeLock()
@@ -307,7 +307,7 @@ class Session:
         try:
             return action()
         except Exception as error:
-            self.failed(task, error)
+            self.report_fault(task, error)
             return None
         finally:
             if outermost:
@@ -379,14 +379,14 @@ class Session:
         """From now on, treat artifacts in the compiler's folder as foreign."""
         self.attempt("noting what others have compiled", self.bridge.disown)
 
-    def rejected(self, type: str, key: str, error: BaseException) -> None:
+    def reject(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler has rejected an artifact that `find` returned."""
         logger.info("%s %s was not taken", type, key, exc_info=error)
         self.notice(f"a stored {type} could not be used and is compiled again: {error}")
 
     # --- faults ---------------------------------------------------------------------------------
 
-    def failed(self, task: str, error: BaseException) -> None:
+    def report_fault(self, task: str, error: BaseException) -> None:
         """Give a notice that `task` failed, and ask the user to report an unexpected error."""
         logger.info("%s failed", task, exc_info=error)
         if isinstance(error, NbcacheError):

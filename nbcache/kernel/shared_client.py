@@ -113,7 +113,7 @@ class SharedClient:
         """Read ahead artifacts that others have for this notebook, and publish those that they lack."""
         self._cache.refs(timeout=self.level.timings.least_expected)  # local artifacts need no download
         self._read_ahead(environment)
-        if (manifest := self._cache.stored()) is not None and manifest.artifacts:
+        if (manifest := self._cache.stored_manifest()) is not None and manifest.artifacts:
             # In the manifest's own environment: the kernel's may have changed since this began.
             for ref in self.level.absent(manifest.environment, manifest.artifacts):
                 self.publish(manifest.environment, ref)

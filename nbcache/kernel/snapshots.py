@@ -78,7 +78,7 @@ class Sharing:
         if start_thread(self._look, "look") is None:
             self._looked.set()
 
-    def looked(self, timeout: float | None) -> bool:
+    def wait_for_look(self, timeout: float | None) -> bool:
         """Wait until the search for snapshots has ended; False if `timeout` seconds are too few."""
         return self._looked.wait(timeout)
 
@@ -117,7 +117,7 @@ class Sharing:
             received = list(self._received.values())
         return [self._with_standing(version) for version in received]
 
-    def told(self) -> list[Received]:
+    def shown_snapshots(self) -> list[Received]:
         ignored = self._ignored
         return [
             one for one in self.known() if one.standing is not Standing.UNKNOWN or one.signer not in ignored
@@ -175,7 +175,7 @@ class Sharing:
 
     def restore_all(self, environment: Environment) -> None:
         """Restore all received snapshots that may be used."""
-        self.looked(_LOOK_SECONDS)
+        self.wait_for_look(_LOOK_SECONDS)
         for received in self.known():
             try:
                 manifest = self._adopt(received, environment)

@@ -131,7 +131,7 @@ class Keyring:
         called = self.name(fingerprint) or short(fingerprint)
         return f"{called} ({origin})" if (origin := says(user, host)) else called
 
-    def trusted(self, *, without: str = "") -> list[TrustedSigner]:
+    def trusted_signers(self, *, without: str = "") -> list[TrustedSigner]:
         self._check(self.folder)
         folder = self.folder / _TRUSTED
         with self._using("cannot be read", folder):
@@ -151,7 +151,7 @@ class Keyring:
         name = printable(name)[:_LONGEST_NAME].strip()
         namesakes = [
             signer.fingerprint
-            for signer in (self.trusted(without=fingerprint) if name else ())
+            for signer in (self.trusted_signers(without=fingerprint) if name else ())
             if _comparable(signer.name) == _comparable(name)
         ]
         if namesakes:
@@ -181,7 +181,7 @@ class Keyring:
 
     def find(self, signer: str) -> TrustedSigner:
         """Return the signer with this name or start of a fingerprint; ConfigError unless one matches."""
-        trusted = self.trusted()
+        trusted = self.trusted_signers()
         matches = [other for other in trusted if is_called(other.fingerprint, signer)]
         matches = matches or [other for other in trusted if other.name == signer]
         if len(matches) != 1:

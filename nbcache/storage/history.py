@@ -94,7 +94,7 @@ class Usual:
     runs_restored: int = 0
 
 
-def expected(
+def usual_of(
     history: Sequence[Run], cell: str, function: str, direction: Direction, *, environment: str = ""
 ) -> Usual:
     """Return the usual seconds of a graph, from the last few runs of its function in this cell.

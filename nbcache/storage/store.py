@@ -149,7 +149,7 @@ class ArtifactStore:
         keys = self.store.present(_ARTIFACT + digest for digest in digests)
         return {key.removeprefix(_ARTIFACT) for key in keys}
 
-    def packed(self, ref: ArtifactRef) -> bytes | None:
+    def read_packed(self, ref: ArtifactRef) -> bytes | None:
         """Return the verified content of `ref`'s artifact as one zstd frame (`pack`), or None."""
         if (entry := self.store.get(_ARTIFACT + ref.digest)) is None:
             return None

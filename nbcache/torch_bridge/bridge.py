@@ -67,7 +67,7 @@ class TorchBridge:
     def install(self, session: Session) -> None:
         self._session = self.folder.session = session
         try:
-            self._baseline = portable.chosen(session.settings.portable)
+            self._baseline = portable.baseline_of(session.settings.portable)
         except ConfigError as error:
             session.notice(f"{error}. What is compiled here is for this CPU only")
             _set_portable_off(session, "of a value that cannot be used here")
@@ -107,7 +107,7 @@ class TorchBridge:
                 where="the setting `portable`",
                 next_step="%nbcache doctor says why",
             )
-        baseline, current = portable.chosen(session.settings.portable), session.environment
+        baseline, current = portable.baseline_of(session.settings.portable), session.environment
         if baseline != self._baseline:
             with _nothing_compiles():
                 self._compile_for(baseline, session)

@@ -67,7 +67,7 @@ def foreseen(baseline: Baseline | None = None) -> Environment | None:
 
 def variables() -> tuple[str | None, ...]:
     """Return the values of the environment variables that can change this process's environment."""
-    of_gpus = gpus.chosen()
+    of_gpus = gpus.variables()
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
     return (os.environ.get("ATEN_CPU_CAPABILITY"), *map(of_gpus.get, names))
 

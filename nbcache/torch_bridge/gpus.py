@@ -43,7 +43,7 @@ class Found:
 
 
 @functools.cache
-def found() -> Found:
+def find() -> Found:
     try:
         import pynvml
     except ImportError:
@@ -62,7 +62,7 @@ _settled: Mapping[str, str] | None = None
 """The variables at the first use of CUDA; None before that."""
 
 
-def chosen() -> Mapping[str, str]:
+def variables() -> Mapping[str, str]:
     """Return the environment variables by which CUDA selects GPUs in this process."""
     if _settled is not None:
         return _settled
@@ -72,7 +72,7 @@ def chosen() -> Mapping[str, str]:
 def settle() -> None:
     """Fix the variables' values: once CUDA is in use, it ignores their changes."""
     global _settled
-    _settled = chosen()
+    _settled = variables()
 
 
 def device(environ: Mapping[str, str] | None = None) -> str:
@@ -81,8 +81,8 @@ def device(environ: Mapping[str, str] | None = None) -> str:
     torch's keys hold the name of the current GPU, and the index of others (2.11, 2.13). So the list has the
     order of the indices. If only CUDA can determine that order, the result has CUDA's variables instead.
     """
-    environ = chosen() if environ is None else environ
-    gpus, numbers = found().gpus, environ.get(_VISIBLE)
+    environ = variables() if environ is None else environ
+    gpus, numbers = find().gpus, environ.get(_VISIBLE)
     visible, by_number = _visible(gpus, numbers)
     if not visible:
         return "cpu"

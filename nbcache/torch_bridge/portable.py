@@ -37,7 +37,7 @@ _ANSWERS = ("_is_avx512_bf16_supported", "_is_amx_fp16_supported")
 """Attributes in which inductor's instruction sets cache results of `torch.cpu`."""
 
 
-def chosen(name: str) -> Baseline | None:
+def baseline_of(name: str) -> Baseline | None:
     """Return the baseline `name`, None for `off`; ConfigError if this machine cannot compile for it."""
     if name == OFF:
         return None

@@ -219,7 +219,7 @@ def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
     """
     import torch
 
-    if not (torch.version.hip or (torch.version.cuda and gpus.found().gpus)):
+    if not (torch.version.hip or (torch.version.cuda and gpus.find().gpus)):
         return "cpu"
     if torch.cuda.is_initialized():
         return "cuda"

@@ -93,7 +93,7 @@ def use_newest(session: Session, type: str, key: str, use: Callable[[Artifact], 
         try:
             result = use(artifact)
         except (OSError, ImportError, FormatError) as error:
-            session.rejected(type, key, error)
+            session.reject(type, key, error)
         else:
             session.cache.mark_restored(type, key)
             count_and_record(session, artifact, made=False)
@@ -122,7 +122,7 @@ def write_for_torch(session: Session, type: str, key: str, write: Callable[[], A
     try:
         write()
     except OSError as error:
-        session.rejected(type, key, error)
+        session.reject(type, key, error)
 
 
 def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None:

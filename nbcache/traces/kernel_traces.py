@@ -321,7 +321,7 @@ class Traces:
                     reasons.append(why)
                     continue
                 except FormatError as error:
-                    self._session.rejected(_TYPE, key, error)
+                    self._session.reject(_TYPE, key, error)
                     continue
                 if trial is not None:
                     _check_trial(self._torch, call.adoption, frame)

@@ -218,7 +218,7 @@ def _gpu(current: Environment | None) -> Checks:
     values = environment.without_torch() if current is None else current.values
     device, triton = values["device"], values["triton.version"]  # graphs are compiled for this device
     cuda = values.get("torch.cuda")  # None before torch is imported
-    devices = gpus.found()
+    devices = gpus.find()
     with_triton = "no Triton" if triton == "none" else f"Triton {triton}"
     on_cpu = "what compiles is kept for the CPU"
     counts = Counter(gpu.name for gpu in devices.gpus)
@@ -231,7 +231,7 @@ def _gpu(current: Environment | None) -> Checks:
         remedy = "install what is missing; nvidia-smi says more; after an update of the driver, restart"
         yield _note(f"{cards}, and its driver cannot be asked: {devices.failure}", remedy)
     elif device == "cpu":
-        hidden = f"CUDA_VISIBLE_DEVICES={gpus.chosen().get('CUDA_VISIBLE_DEVICES', '')}"
+        hidden = f"CUDA_VISIBLE_DEVICES={gpus.variables().get('CUDA_VISIBLE_DEVICES', '')}"
         yield _ok(f"{cards}, hidden by {hidden}: {on_cpu}")
     elif triton == "none":
         without = f"{cards}, without Triton: nothing can be compiled for it"
@@ -372,14 +372,14 @@ def _policy(settings: Settings) -> Checks:
 
 
 def _keys(keyring: Keyring) -> Checks:
-    own, trusted = keyring.own(), keyring.trusted()
+    own, trusted = keyring.own(), keyring.trusted_signers()
     none = "you have none yet: the first snapshot makes one, or %nbcache trust"
     yours = none if own is None else f"yours is {short(own)}"
     yield _ok(f"{yours}{DOT}{counted(len(trusted), 'signer')} trusted")
 
 
 def _snapshots(sharing: Sharing, current: Environment | None) -> Checks:
-    if not sharing.looked(_LOOK_SECONDS):
+    if not sharing.wait_for_look(_LOOK_SECONDS):
         yield _note("those of this notebook are still being looked for", "ask again in a moment", "snapshot")
     problems, arrived = sharing.problems(), sharing.known()
     for error in problems:

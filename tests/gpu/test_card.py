@@ -38,7 +38,7 @@ NAMES = """\
 import json, sys, time
 from nbcache.torch_bridge import gpus
 begun = time.perf_counter()
-found = gpus.found()
+found = gpus.find()
 seconds = time.perf_counter() - begun
 listed = [gpu.name for gpu in gpus._read_proc()]
 import torch
@@ -49,7 +49,7 @@ print(json.dumps([[gpu.name for gpu in found.gpus], cuda, listed, found.failure,
 FORK = """\
 import os
 from nbcache.torch_bridge import gpus
-assert gpus.found().gpus
+assert gpus.find().gpus
 import torch
 child = os.fork()
 if child == 0:

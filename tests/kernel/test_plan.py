@@ -12,7 +12,7 @@ from nbcache.core.errors import FormatError
 from nbcache.core.key import Difference, components
 from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import Cell
-from nbcache.kernel.explain.plan import NotebookCell, Place, Plan, Unfit, cells_of, planned
+from nbcache.kernel.explain.plan import NotebookCell, Place, Plan, Unfit, cells_of, make_plan
 from nbcache.storage.history import Run
 from nbcache.ui.display.stats import plan_parts, render_plan
 
@@ -102,7 +102,7 @@ def test_sources_of_any_kind_are_no_error() -> None:
 
 def test_what_is_there_is_expected_to_hit_and_what_it_takes_is_known() -> None:
     first = run(CALL, "a", 6.0)
-    plan = planned(notebook(DEFINE, CALL), [place("a")], [first, hit(first, 0.25)], [HERE.digest])
+    plan = make_plan(notebook(DEFINE, CALL), [place("a")], [first, hit(first, 0.25)], [HERE.digest])
 
     assert verdicts(plan) == [["hit"]]
     assert (plan.graphs, plan.hits, plan.edited, plan.others) == (1, 1, 0, 1)
@@ -113,87 +113,87 @@ def test_what_is_there_is_expected_to_hit_and_what_it_takes_is_known() -> None:
 
 def test_the_nearest_place_counts() -> None:
     places = [place("a"), place("a", "b", level=Level.L2)]
-    plan = planned(notebook(CALL), places, [])
+    plan = make_plan(notebook(CALL), places, [])
     assert [graph.level for graph in plan.cells[0].graphs] == [Level.L1, Level.L2]
 
 
 def test_without_a_history_what_a_hit_saves_is_what_is_known() -> None:
-    plan = planned(notebook(DEFINE, CALL), [place("a")], [])
+    plan = make_plan(notebook(DEFINE, CALL), [place("a")], [])
     assert verdicts(plan) == [["hit"]]
     assert (plan.cold_seconds, plan.expected_seconds) == (5.0, None)
 
 
 def test_the_graphs_of_a_cell_are_those_of_the_last_kernel_that_ran_it() -> None:
     before, now = run(CALL, "a", 6.0), run(CALL, "b", 7.0, kernel="second", time=2000.0)
-    plan = planned(notebook(DEFINE, CALL), [place("a", "b")], [before, now], [HERE.digest])
+    plan = make_plan(notebook(DEFINE, CALL), [place("a", "b")], [before, now], [HERE.digest])
     assert [graph.key for graph in plan.cells[0].graphs] == ["b"]
 
 
 def test_after_a_scratch_cell_that_was_deleted_a_graph_is_not_sure_to_hit() -> None:
     history = [run("f(y)", "a", 6.0), run(CALL, "b", 7.0)]
     graphs, environments = [place("a", "b", "c")], [HERE.digest]
-    assert verdicts(planned(notebook(DEFINE, CALL), graphs, history, environments)) == [["edited"]]
-    assert verdicts(planned(notebook(DEFINE, "f(y)", CALL), graphs, history, environments)) == [["hit"]] * 2
+    assert verdicts(make_plan(notebook(DEFINE, CALL), graphs, history, environments)) == [["edited"]]
+    assert verdicts(make_plan(notebook(DEFINE, "f(y)", CALL), graphs, history, environments)) == [["hit"]] * 2
 
     # what another kernel compiled without that cell is what the next one will find
     without = run(CALL, "c", 6.0, kernel="zeroth", time=500.0)
-    plan = planned(notebook(DEFINE, CALL), graphs, [without, *history], environments)
+    plan = make_plan(notebook(DEFINE, CALL), graphs, [without, *history], environments)
     assert [graph.key for graph in plan.cells[0].graphs] == ["c"]
     assert verdicts(plan) == [["hit"]]
 
 
 def test_what_is_not_there_any_more_is_compiled_again() -> None:
     history = [run(CALL, "a", 6.0), run(CALL, "b", 2.0)]
-    plan = planned(notebook(DEFINE, CALL), [place("a", gone=("b",))], history, [HERE.digest])
+    plan = make_plan(notebook(DEFINE, CALL), [place("a", gone=("b",))], history, [HERE.digest])
     assert verdicts(plan) == [["hit", "gone"]]
     assert plan.expected_seconds is None  # a hit of this function was never seen
-    assert verdicts(planned(notebook(DEFINE, CALL), [], history, [HERE.digest])) == [["gone", "gone"]]
+    assert verdicts(make_plan(notebook(DEFINE, CALL), [], history, [HERE.digest])) == [["gone", "gone"]]
 
 
 def test_what_missed_in_cells_that_are_the_same_as_last_time_is_named() -> None:
     first = run(CALL, "a", 6.0)
     again = replace(first, kernel="second", key="b", time=2000.0, reason="not stored: threads")
     new = replace(again, cell=digest(TRAIN), number=2)
-    plan = planned(notebook(DEFINE, CALL), [place("a", "b")], [first, again, new], [HERE.digest])
+    plan = make_plan(notebook(DEFINE, CALL), [place("a", "b")], [first, again, new], [HERE.digest])
     assert plan.missed_unchanged == (again,)
     line = "in the last kernel 1 graph missed in cells that are the same as last time: In[3] f inference"
     assert line in render_plan(plan, "n.ipynb").text
     redefined = replace(again, function_cell=digest(DEFINE + " # edited"))
-    plan = planned(notebook(DEFINE, CALL), [place("a", "b")], [first, redefined], [HERE.digest])
+    plan = make_plan(notebook(DEFINE, CALL), [place("a", "b")], [first, redefined], [HERE.digest])
     assert plan.missed_unchanged == ()
 
 
 def test_what_torch_bypasses_is_compiled_each_time() -> None:
     bypassed = run(CALL, "", 2.0, outcome=Outcome.BYPASS)
-    plan = planned(notebook(DEFINE, CALL), [], [bypassed], [HERE.digest])
+    plan = make_plan(notebook(DEFINE, CALL), [], [bypassed], [HERE.digest])
     assert verdicts(plan) == [["bypass"]]
     assert (plan.cold_seconds, plan.expected_seconds) == (2.0, 2.0)
 
 
 def test_what_ran_in_another_environment_only_is_compiled() -> None:
     there = run(CALL, "a", 6.0, environment="0" * 16)
-    assert verdicts(planned(notebook(DEFINE, CALL), [], [there], [HERE.digest])) == [["elsewhere"]]
+    assert verdicts(make_plan(notebook(DEFINE, CALL), [], [there], [HERE.digest])) == [["elsewhere"]]
     here = run(CALL, "b", 6.0)
-    plan = planned(notebook(DEFINE, CALL), [place("b")], [here, there], [HERE.digest])
+    plan = make_plan(notebook(DEFINE, CALL), [place("b")], [here, there], [HERE.digest])
     assert [graph.key for graph in plan.cells[0].graphs] == ["b"]
 
 
 def test_only_what_hits_saves_something() -> None:
     history = [run(CALL, "a", 6.0), run(TRAIN, "b", 1.0, function="g", execution_count=4)]
     cells = notebook(DEFINE, CALL + " # edited", TRAIN, counts=(2, 3, 4))
-    plan = planned(cells, [place("a"), place("b", cell=TRAIN)], history, [HERE.digest])
+    plan = make_plan(cells, [place("a"), place("b", cell=TRAIN)], history, [HERE.digest])
     (saved,) = [part for part in plan_parts(plan) if part.startswith("saves about")]
     assert saved == "saves about 5.0 s"  # by the manifest, which tells of the compile that is stored
     assert plan.cold_seconds == 7.0
 
-    plan = planned(cells, [], history, [HERE.digest])
+    plan = make_plan(cells, [], history, [HERE.digest])
     assert plan.saved_seconds is None and not any("saves" in part for part in plan_parts(plan))
 
 
 def test_an_edited_cell_is_known_by_its_number() -> None:
     first = run(CALL, "a", 6.0, execution_count=7)
     cells = notebook(DEFINE, "print(f)", "print(y)", counts=(1, 2, 7))
-    plan = planned(cells, [place("a")], [first], [HERE.digest])
+    plan = make_plan(cells, [place("a")], [first], [HERE.digest])
     (edited,) = plan.cells
     assert edited.is_edited and edited.cell.label == "In[7]"
     assert verdicts(plan) == [["edited"]]
@@ -204,27 +204,27 @@ def test_an_edited_cell_is_known_by_its_number() -> None:
 def test_an_edited_cell_is_known_by_where_it_stands_if_the_file_has_no_numbers() -> None:
     cells = notebook("import torch", DEFINE, "f(x + 1)", "print(2)", TRAIN)
     edited = run(CALL, "a", 6.0, function="<lambda>", execution_count=3)
-    plan = planned(cells, [place("a")], [edited], [HERE.digest])
+    plan = make_plan(cells, [place("a")], [edited], [HERE.digest])
     assert [each.cell.position for each in plan.cells] == [3]  # all were run in order
 
 
 def test_an_edited_cell_is_known_by_the_functions_that_it_mentions() -> None:
     cells = notebook(DEFINE, "print('f')", CALL + " # faster")
-    plan = planned(cells, [place("a")], [run(CALL, "a", 6.0, execution_count=None)], [HERE.digest])
+    plan = make_plan(cells, [place("a")], [run(CALL, "a", 6.0, execution_count=None)], [HERE.digest])
     assert [each.cell.position for each in plan.cells] == [2]  # the first that names it: a guess
 
     resumed = run(CALL, "a", 6.0, function="train (resumed)")
-    plan = planned(notebook(DEFINE, "g()", "train()"), [place("a")], [resumed], [HERE.digest])
+    plan = make_plan(notebook(DEFINE, "g()", "train()"), [place("a")], [resumed], [HERE.digest])
     assert [each.cell.position for each in plan.cells] == [3]
 
     module = replace(resumed, function="Model.forward")
-    plan = planned(notebook("x.forward()", "Model()(x)"), [place("a")], [module], [HERE.digest])
+    plan = make_plan(notebook("x.forward()", "Model()(x)"), [place("a")], [module], [HERE.digest])
     assert [each.cell.position for each in plan.cells] == [2]
 
 
 def test_a_cell_that_defines_what_another_calls_was_edited() -> None:
     cells = notebook(DEFINE.replace("1", "2"), CALL)
-    plan = planned(cells, [place("a")], [run(CALL, "a", 6.0)], [HERE.digest])
+    plan = make_plan(cells, [place("a")], [run(CALL, "a", 6.0)], [HERE.digest])
     assert verdicts(plan) == [["edited"]]
     assert plan.edited == 0  # of the cells that compile none was
 
@@ -232,26 +232,26 @@ def test_a_cell_that_defines_what_another_calls_was_edited() -> None:
 def test_what_a_cell_was_before_its_last_edits_is_not_told() -> None:
     earlier = [run(CALL + f" # {number}", "a", 6.0, time=1000.0 + number) for number in range(3)]
     now = run(CALL, "b", 6.0, time=2000.0)
-    plan = planned(notebook(DEFINE, CALL, "print(f)"), [place("a", "b")], [*earlier, now], [HERE.digest])
+    plan = make_plan(notebook(DEFINE, CALL, "print(f)"), [place("a", "b")], [*earlier, now], [HERE.digest])
     assert [(each.cell.position, each.is_edited) for each in plan.cells] == [(2, False)]
     assert (plan.edited, plan.gone) == (0, ())
 
-    plan = planned(notebook(DEFINE, CALL + " # again"), [place("a", "b")], [*earlier, now], [HERE.digest])
+    plan = make_plan(notebook(DEFINE, CALL + " # again"), [place("a", "b")], [*earlier, now], [HERE.digest])
     assert [graph.key for graph in plan.cells[0].graphs] == ["b"]
 
 
 def test_cells_that_are_gone_are_named_by_what_they_compiled() -> None:
-    plan = planned(notebook(DEFINE), [place("a")], [run("g()", "a", 6.0, function="g")], [HERE.digest])
+    plan = make_plan(notebook(DEFINE), [place("a")], [run("g()", "a", 6.0, function="g")], [HERE.digest])
     assert (plan.cells, plan.gone) == ((), ("g",))
 
 
 def test_a_cell_that_stands_twice_is_counted_once() -> None:
-    plan = planned(notebook(CALL, CALL), [place("a")], [], [])
+    plan = make_plan(notebook(CALL, CALL), [place("a")], [], [])
     assert (plan.graphs, plan.others) == (1, 1)
 
 
 def test_what_never_compiled_is_no_part_of_it() -> None:
-    plan = planned(notebook("1 + 1", ""), [], [])
+    plan = make_plan(notebook("1 + 1", ""), [], [])
     assert (plan.cells, plan.others, plan.cold_seconds) == ((), 2, None)
 
 
@@ -263,7 +263,7 @@ def a_plan() -> Plan:
     differences = (Difference("torch.version", "2.12.0", "2.13.0"),)
     lines = ("differs        there   here    what to do", "torch.version  2.12.0  2.13.0  install it")
     unfit = [Unfit("local store", 6, lines, differences)]
-    return planned(cells, [place("a"), place("b", cell=TRAIN)], [*history, bypassed], [HERE.digest], unfit)
+    return make_plan(cells, [place("a"), place("b", cell=TRAIN)], [*history, bypassed], [HERE.digest], unfit)
 
 
 def test_it_reads_as_a_table_of_cells() -> None:
@@ -281,7 +281,7 @@ def test_it_reads_as_a_table_of_cells() -> None:
 
 def test_a_hostile_notebook_steers_nothing() -> None:
     cells = notebook("<script>alert(1)</script>\x1b[31m f", counts=(1,))
-    plan = planned(cells, [place("a", cell="<script>alert(1)</script>\x1b[31m f")], [])
+    plan = make_plan(cells, [place("a", cell="<script>alert(1)</script>\x1b[31m f")], [])
     shown = render_plan(plan, "<b>.ipynb")
     assert "<script" not in shown.html and "<b>.ipynb" not in shown.html
     assert "\x1b" not in shown.text

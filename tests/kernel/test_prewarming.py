@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nbcache.kernel.prewarming import BackgroundProcess, Pause, Prewarming, Slice, Steps
-from nbcache.torch_bridge.gc_pause import HeapAside, paused
+from nbcache.torch_bridge.gc_pause import HeapAside, pause
 from nbcache.ui.ipython.cells import IdleTime
 
 
@@ -128,15 +128,15 @@ def test_idle_time_ends_with_a_cell_and_begins_after_it_unless_the_next_one_foll
 
 
 def test_the_collector_rests_and_is_as_before_afterwards() -> None:
-    with paused():
+    with pause():
         assert not gc.isenabled()
-        with paused():
+        with pause():
             pass
         assert not gc.isenabled()
     assert gc.isenabled() and gc.get_freeze_count() == 0
     gc.disable()
     try:
-        with paused():
+        with pause():
             pass
         assert not gc.isenabled()
     finally:
@@ -164,7 +164,7 @@ def test_what_the_user_has_frozen_stays_frozen() -> None:
         heap = HeapAside()
         heap.begin()
         heap.end()
-        with paused():
+        with pause():
             pass
         assert gc.get_freeze_count() > 0
     finally:

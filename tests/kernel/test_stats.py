@@ -8,7 +8,7 @@ from typing import Any
 from nbcache.core.model import ArtifactRef, Direction, GraphSummary, Level, Outcome
 from nbcache.core.reports import Cell, Explanation, GraphRecord
 from nbcache.kernel.explain.components import Difference
-from nbcache.kernel.explain.stats import Fate, Refusal, Stats, TypeTally, audited, by_type, lifetime, tally
+from nbcache.kernel.explain.stats import Fate, Refusal, Stats, TypeTally, by_type, find_fates, lifetime, tally
 from nbcache.storage.history import run_of
 from nbcache.ui.display.stats import render_stats
 
@@ -49,7 +49,7 @@ def stored(key: str, function: str = "loss", cell: str = CELL.digest) -> GraphSu
 
 def fates(*summaries: GraphSummary, graphs: list[GraphRecord], **more: Any) -> dict[str, Fate]:
     explained = more.pop("explained", ())
-    return {each.key: each.fate for each in audited(summaries, graphs, explained, **more)}
+    return {each.key: each.fate for each in find_fates(summaries, graphs, explained, **more)}
 
 
 def test_graphs_are_counted_by_outcome_and_level() -> None:
@@ -85,13 +85,13 @@ def test_what_was_hit_was_used_and_what_was_made_here_was_not_stored_before() ->
 
 
 def test_what_was_stored_and_is_not_there_any_more_was_lost() -> None:
-    (found,) = audited([stored("k9")], [MISS], (), lost={"k9"})
+    (found,) = find_fates([stored("k9")], [MISS], (), lost={"k9"})
     assert (found.fate, found.why) == (Fate.LOST, MISS.reason)
 
 
 def test_by_what_change_a_graph_was_not_used() -> None:
     differs = Explanation("k8", (Difference("constant lr", "0.001", "0.0003"),))
-    (found, other) = audited([stored("k8"), stored("k7")], [MISS], [differs, None])
+    (found, other) = find_fates([stored("k8"), stored("k7")], [MISS], [differs, None])
     assert (found.fate, found.why) == (Fate.CHANGED, "constant lr: 0.001 before, 0.0003 now")
     assert (other.fate, other.why) == (Fate.OTHER, "")
 
@@ -103,7 +103,7 @@ def test_what_nobody_asked_for_is_told_from_what_was_not_reached() -> None:
 
 
 def test_a_graph_that_two_cells_name_is_one() -> None:
-    assert len(audited([stored("k1"), stored("k1", cell="edited")], [HIT], ())) == 1
+    assert len(find_fates([stored("k1"), stored("k1", cell="edited")], [HIT], ())) == 1
 
 
 def test_artifacts_are_counted_by_type() -> None:
@@ -126,7 +126,7 @@ def the_stats(**changes: Any) -> Stats:
     differs = Explanation("k8", (Difference("constant lr", "0.001", "0.0003"),))
     made = Stats(
         session=tally(graphs),
-        stored=audited([stored("k1"), stored("k8"), stored("z", "g", "other")], graphs, [differs]),
+        stored=find_fates([stored("k1"), stored("k8"), stored("z", "g", "other")], graphs, [differs]),
         types=by_type([ArtifactRef("inductor", "k1", "a" * 64, 170_000)], {("inductor", "k1")}),
         traces={"adopted": 2, "outdated": 1},
         missed_unchanged=tuple(run for run in runs if run.outcome is Outcome.MISS),

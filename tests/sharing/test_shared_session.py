@@ -194,7 +194,7 @@ def test_what_was_read_from_elsewhere_claims_no_time_to_come(redis_server: Redis
     assert bob.run("one") == [HIT]
     assert bob.session.flush(SECONDS)
 
-    manifest = bob.session.cache.stored()
+    manifest = bob.session.cache.stored_manifest()
     assert manifest is not None
     assert max(each.used for each in manifest.artifacts) <= time.time()
 

@@ -141,7 +141,7 @@ def test_of_very_many_broken_snapshots_in_a_notebook_some_are_told() -> None:
     cells = [{**cell, "outputs": [output] * 100_000}]
     notebook = {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": cells}
 
-    found, problems = in_notebook.carried(json.dumps(notebook).encode())
+    found, problems = in_notebook.snapshots_of(json.dumps(notebook).encode())
 
     assert found == [] and len(problems) == 100
 
@@ -151,7 +151,7 @@ def test_a_broken_attachment_can_be_taken_out(tmp_path: Path) -> None:
     assert in_notebook.detach(notebook) == 1
     assert in_notebook.MIME not in json.dumps(notebook)
     in_notebook.attach(notebook, b"sound")
-    assert in_notebook.carried(in_notebook.encode_notebook(notebook)) == ([b"sound"], [])
+    assert in_notebook.snapshots_of(in_notebook.encode_notebook(notebook)) == ([b"sound"], [])
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_broken_attachment_can_be_taken_out(tmp_path: Path) -> None:
 )
 def test_what_is_no_notebook_carries_nothing(text: str) -> None:
     data = (text + " " * 10 + in_notebook.MIME + in_notebook.MANIFEST_MIME).encode()
-    assert in_notebook.carried(data) == ([], [])
+    assert in_notebook.snapshots_of(data) == ([], [])
     assert in_notebook.referenced_digests(data) == set()
     for broken in (text.encode(), data):
         with pytest.raises(SnapshotError):
@@ -196,7 +196,11 @@ def test_nothing_that_a_snapshot_says_can_steer_a_terminal(ada: Person, tmp_path
     error = EnvironmentMismatch("nothing fits", [evil], where=evil)
     keys = Keyring(tmp_path / "keys")
     keys.add("0" * 64, evil)
-    lines += [*str(error).split("\n"), *(line for line in error.diagnostics()), keys.trusted()[0].name]
+    lines += [
+        *str(error).split("\n"),
+        *(line for line in error.diagnostics()),
+        keys.trusted_signers()[0].name,
+    ]
     assert all(line.isprintable() for text in lines for line in text.split("\n")), lines
     assert not any(line.startswith("faked") for line in lines[:-1])
 
@@ -411,7 +415,7 @@ def test_restore_names_the_graphs_that_fit_no_more_although_their_cells_are_unch
     session, _, _ = ada.session()
     verbs = SnapshotVerbs(session, lambda: str(ada.notebook), lambda: HERE)
     verbs.sharing.look()
-    assert verbs.sharing.looked(10)
+    assert verbs.sharing.wait_for_look(10)
     restored = verbs.restore(str(ada.snapshot))
     assert restored[:2] == [f"restored 1 graph, 1 artifact, of {ada.snapshot}", f"  {line}"]
     assert f"model.nbcache: {line}" in session.notices
@@ -424,7 +428,7 @@ def test_restore_names_the_graphs_that_fit_no_more_although_their_cells_are_unch
     assert "1 graph of unchanged cells" in sharing.unfit_line(received)
     write_notebook(ada, "f(two)")
     sharing.look()
-    assert sharing.looked(10)
+    assert sharing.wait_for_look(10)
     assert sharing.unfit_line(received) == ""
     session.close()
 

@@ -135,7 +135,7 @@ def test_a_signature_of_a_later_version_says_so() -> None:
 
 def test_a_key_is_made_at_the_first_signature_and_kept(keyring: Keyring, folder: Path) -> None:
     assert keyring.own() is None
-    assert keyring.trusted() == []
+    assert keyring.trusted_signers() == []
     assert not folder.exists()
 
     signature = keyring.sign(Purpose.SNAPSHOT, b"one")
@@ -222,11 +222,11 @@ def test_a_signer_is_trusted_until_removed(keyring: Keyring, folder: Path) -> No
     assert keyring.standing(FINGERPRINT) is Standing.UNKNOWN
     keyring.add(short(FINGERPRINT)[:0] + FINGERPRINT.upper(), "Ada")
     assert Keyring(folder).standing(FINGERPRINT) is Standing.TRUSTED
-    (signer,) = keyring.trusted()
+    (signer,) = keyring.trusted_signers()
     assert (signer.fingerprint, signer.name, signer.added) == (FINGERPRINT, "Ada", 1700000000.0)
     assert keyring.remove(short(FINGERPRINT)) == signer
     assert keyring.standing(FINGERPRINT) is Standing.UNKNOWN
-    assert keyring.trusted() == []
+    assert keyring.trusted_signers() == []
 
 
 def test_a_name_is_that_of_one_trusted_signer(keyring: Keyring) -> None:

@@ -16,7 +16,7 @@ from nbcache.core.model import ArtifactRef, Direction, Environment, GraphSummary
 from nbcache.core.reports import Cell, GraphRecord
 from nbcache.storage.backends.directory import DirectoryStore
 from nbcache.storage.backends.memory import MemoryStore
-from nbcache.storage.history import MAX_RUNS, HistoryStore, Run, asked_for, expected, merged, run_of
+from nbcache.storage.history import MAX_RUNS, HistoryStore, Run, asked_for, merged, run_of, usual_of
 from nbcache.storage.store import ArtifactStore
 
 NOTEBOOK = "/work/model.ipynb"
@@ -197,11 +197,11 @@ def test_it_lies_in_the_private_folder_of_the_store_and_is_cleared_with_it(tmp_p
 
 
 def usual(runs: list[Run], *, cell: str = MISS.cell, function: str = MISS.function, **more: str) -> Any:
-    return expected(runs, cell, function, Direction.FORWARD, **more)
+    return usual_of(runs, cell, function, Direction.FORWARD, **more)
 
 
 def test_cold_and_restored_runs_have_an_estimate_each() -> None:
-    assert usual([]) == expected([MISS, HIT], MISS.cell, MISS.function, Direction.BACKWARD)
+    assert usual([]) == usual_of([MISS, HIT], MISS.cell, MISS.function, Direction.BACKWARD)
     assert (usual([]).cold, usual([]).restored, usual([]).runs_cold) == (None, None, 0)
     assert usual([MISS], function="other").cold is None
     found = usual([MISS, HIT])

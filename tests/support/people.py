@@ -39,7 +39,7 @@ class Person:
         sharing = Sharing(session)
         session.start()
         sharing.look()
-        assert sharing.looked(10)
+        assert sharing.wait_for_look(10)
         session.cache.keys_of("inductor", 10)
         return session, bridge, sharing
 

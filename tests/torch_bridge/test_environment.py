@@ -36,7 +36,7 @@ CHANGES: dict[str, Any] = {
     "triton.version": lambda patch: patch.setattr(environment, "_triton_version", lambda: "9.9"),
     "python.abi": lambda patch: patch.setattr(sysconfig, "get_config_var", lambda name: "cpython-399"),
     "compiler.abi": lambda patch: patch.setattr(platform, "libc_ver", lambda: ("glibc", "1.0")),
-    "device": lambda patch: patch.setattr(gpus, "found", lambda: Found((Gpu("NVIDIA B200"),))),
+    "device": lambda patch: patch.setattr(gpus, "find", lambda: Found((Gpu("NVIDIA B200"),))),
     "cpu.machine": lambda patch: patch.setattr(platform, "machine", lambda: "riscv64"),
     "cpu.capability": lambda patch: patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NEON"),
     "cpu.requested": lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "avx2"),

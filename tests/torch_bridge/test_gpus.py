@@ -27,7 +27,7 @@ ASK = """\
 import json, sys
 from dataclasses import asdict
 from nbcache.torch_bridge import gpus
-print(json.dumps([asdict(gpus.found()), gpus.device(), "torch" in sys.modules]))
+print(json.dumps([asdict(gpus.find()), gpus.device(), "torch" in sys.modules]))
 """
 
 
@@ -52,7 +52,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def present(*names: str) -> None:
         found = tuple(Gpu(name, f"GPU-{number}") for number, name in enumerate(names))
-        monkeypatch.setattr(gpus, "found", lambda: Found(found))
+        monkeypatch.setattr(gpus, "find", lambda: Found(found))
 
     return present
 
@@ -95,9 +95,9 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
     monkeypatch.setattr(gpus, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(gpus, "_ROOT", tmp_path)
-    gpus.found.cache_clear()
+    gpus.find.cache_clear()
     yield tmp_path
-    gpus.found.cache_clear()
+    gpus.find.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_without_the_library_the_kernels_driver_is_believed(nowhere: Path, model
             f"Model: \t\t {model}\nIRQ:   \t\t 18\nGPU UUID: \t GPU-{bus[5:7]}\nBus Location: \t {bus}\n"
         )
 
-    assert gpus.found().gpus == (Gpu(name, "GPU-1b"), Gpu(name, "GPU-43"))
-    assert "pip install 'nbcache[gpu]'" in gpus.found().failure
+    assert gpus.find().gpus == (Gpu(name, "GPU-1b"), Gpu(name, "GPU-43"))
+    assert "pip install 'nbcache[gpu]'" in gpus.find().failure
     assert gpus.device({}) == name
 
 
@@ -129,8 +129,8 @@ def test_a_gpu_that_nobody_names_is_one_all_the_same(nowhere: Path, signs: str, 
         (nowhere / path).parent.mkdir(parents=True, exist_ok=True)
         (nowhere / path).touch()
 
-    assert gpus.found().gpus == (Gpu("NVIDIA GPU"),) * count
-    assert bool(gpus.found().failure) == bool(count)
+    assert gpus.find().gpus == (Gpu("NVIDIA GPU"),) * count
+    assert bool(gpus.find().failure) == bool(count)
     assert gpus.device({}) == ("NVIDIA GPU" if count else "cpu")
 
 
@@ -145,7 +145,7 @@ def test_a_driver_that_fails_where_there_is_a_gpu_says_why(
     (nowhere / "dev").mkdir()
     (nowhere / "dev" / "nvidia0").touch()
 
-    assert "version mismatch" in gpus.found().failure
+    assert "version mismatch" in gpus.find().failure
 
 
 # --- what that makes of the environment ---------------------------------------------------------

@@ -19,7 +19,7 @@ from nbcache.sharing.trust import Keyring
 from nbcache.storage.compatibility import baseline_for, differences, fit_lines, fitting
 from nbcache.storage.encoding import unpack
 from nbcache.torch_bridge import environment
-from nbcache.torch_bridge.portable import chosen
+from nbcache.torch_bridge.portable import baseline_of
 from support.doctored import the_version
 from support.front_door import (
     CALL,
@@ -151,17 +151,17 @@ def test_what_cannot_be_compiled_for_is_refused_with_the_reason(
 ) -> None:
     if environment.lacking(V3):
         pytest.skip("this CPU cannot run x86-64-v3")
-    assert chosen("off") is None and chosen("x86-64-v3") == V3
+    assert baseline_of("off") is None and baseline_of("x86-64-v3") == V3
     with monkeypatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_FX_COMPILE_MODE", "SUBPROCESS")
         with pytest.raises(ConfigError, match="torch compiles where nbcache is not"):
-            chosen("x86-64-v3")
+            baseline_of("x86-64-v3")
     old = tmp_path / "old-g++"
     old.write_text("#!/bin/sh\necho bad value for -march= >&2; exit 1\n")
     old.chmod(0o755)
     monkeypatch.setenv("CXX", str(old))
     with pytest.raises(ConfigError, match="does not know -march=x86-64-v3"):
-        chosen("x86-64-v3")
+        baseline_of("x86-64-v3")
 
 
 def test_a_baseline_that_nobody_knows_is_refused() -> None:

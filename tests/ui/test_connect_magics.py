@@ -120,7 +120,7 @@ value = [run('%nbcache flush')['text']]
 kernel_verbs._WAIT_SECONDS = 60
 go.set()
 value.append(run('%nbcache flush')['text'])
-refs = session.cache.stored().artifacts
+refs = session.cache.stored_manifest().artifacts
 value.append([ref.key for ref in session.shared_client.level.present(here, refs)])
 """
     )

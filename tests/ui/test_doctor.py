@@ -73,7 +73,7 @@ class Kernel:
         self.sharing = Sharing(self.session)
         self.session.start()
         self.sharing.look()
-        assert self.sharing.looked(10)
+        assert self.sharing.wait_for_look(10)
         return self.session
 
     def rows(self):
@@ -94,7 +94,7 @@ class Kernel:
 def kernel(tmp_path, monkeypatch):
     for name in ("CXX", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(gpus, "found", Found)  # no GPU, whatever this machine has
+    monkeypatch.setattr(gpus, "find", Found)  # no GPU, whatever this machine has
     kernel = Kernel(tmp_path)
     yield kernel
     kernel.session.close()
@@ -214,7 +214,7 @@ ON_H200 = {"device": "NVIDIA H200", "triton_version": "3.6.0", "torch_cuda": "13
 def test_a_gpu_needs_triton_and_a_torch_and_a_driver_that_fit(
     kernel, monkeypatch, found, changes, state, said
 ):
-    monkeypatch.setattr(gpus, "found", lambda: found)
+    monkeypatch.setattr(gpus, "find", lambda: found)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     kernel.bridge.environment = machine(**({"triton_version": "none"} | changes))
     kernel.start()
@@ -235,7 +235,7 @@ def test_a_gpu_needs_triton_and_a_torch_and_a_driver_that_fit(
 def test_a_compiler_that_is_not_there_is_a_note(
     kernel, monkeypatch, tmp_path, name, variable, usual, found, lost
 ):
-    monkeypatch.setattr(gpus, "found", lambda: H200)
+    monkeypatch.setattr(gpus, "find", lambda: H200)
     kernel.bridge.environment = machine(**ON_H200)
     kernel.start()
     monkeypatch.setenv(variable, sys.executable)

@@ -530,7 +530,7 @@ def stored():
 
 def trusted():
     from nbcache.sharing.trust import Keyring, spelled
-    return [spelled(signer.fingerprint) for signer in Keyring(session.settings.trust_dir).trusted()]
+    return [spelled(signer.fingerprint) for signer in Keyring(session.settings.trust_dir).trusted_signers()]
 """
 
 

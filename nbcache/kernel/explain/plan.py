@@ -17,7 +17,7 @@ from nbcache.core.key import Difference
 from nbcache.core.model import Direction, Level, Manifest, Outcome
 from nbcache.core.reports import RESUMED, Cell
 from nbcache.core.text import one_line
-from nbcache.storage.history import Run, expected, influences_of, missed_unchanged, of_one_kernel
+from nbcache.storage.history import Run, influences_of, missed_unchanged, of_one_kernel, usual_of
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _GRAPH = "inductor"
@@ -171,7 +171,7 @@ class Plan:
     others: int = 0
     """Code cells that have compiled nothing."""
     gone: tuple[str, ...] = ()
-    """Functions that the last kernel compiled, by cells that are not in the notebook any more."""
+    """Functions that the last kernel compiled, by cells that the notebook no longer has."""
     unfit: tuple[Unfit, ...] = ()
     missed_unchanged: tuple[Run, ...] = ()
     """Graphs that missed in the last kernel, although their cells were the same as the time before."""
@@ -219,7 +219,7 @@ class Plan:
         }
 
 
-def planned(
+def make_plan(
     cells: Sequence[NotebookCell],
     places: Sequence[Place],
     history: Sequence[Run],
@@ -252,7 +252,7 @@ def planned(
 
     def graph_plan(run: Run, is_edited: bool) -> GraphPlan:
         place = index.get(run.key)
-        usual = expected(runs.get(run.function, ()), run.cell, run.function, run.direction)
+        usual = usual_of(runs.get(run.function, ()), run.cell, run.function, run.direction)
         if run.outcome in (Outcome.BYPASS, Outcome.DISABLED):
             verdict = Verdict.BYPASS
         elif place is None:

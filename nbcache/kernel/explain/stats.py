@@ -192,7 +192,7 @@ def tally(graphs: Iterable[Graph]) -> Tally:
     )
 
 
-def audited(
+def find_fates(
     stored: Iterable[GraphSummary],
     graphs: Sequence[GraphRecord],
     explained: Iterable[Explanation | None],

@@ -13,7 +13,7 @@ from typing import Any
 from nbcache.core.model import Direction, Environment, Outcome
 from nbcache.core.reports import PHASES, Activity, CellReport
 from nbcache.kernel.explain.stats import not_hit_because
-from nbcache.storage.history import Run, expected
+from nbcache.storage.history import Run, usual_of
 
 _COLD = frozenset({"inductor", "build"})
 """Phases that only a graph that misses goes through."""
@@ -82,7 +82,7 @@ def timeline(
 
 def _cell(report: CellReport, history: Sequence[Run], environment: str) -> CellTimes:
     usual = [
-        expected(history, graph.cell_digest, graph.function, graph.direction, environment=environment)
+        usual_of(history, graph.cell_digest, graph.function, graph.direction, environment=environment)
         for graph in report.graphs
     ]
     spent = _sum([graph.seconds for graph in report.graphs])
@@ -146,7 +146,7 @@ def with_estimates(
     hits = stored and live.phase not in _COLD
     usual_seconds = 0.0
     for direction in [Direction.BACKWARD] if live.backward else [Direction.FORWARD, Direction.INFERENCE]:
-        estimate = expected(history, cell, live.function, direction, environment=digest)
+        estimate = usual_of(history, cell, live.function, direction, environment=digest)
         seconds = estimate.restored if hits else estimate.cold
         usual_seconds = max(usual_seconds, (seconds or {}).get("total", 0.0))
     of_cell = [run for run in history if run.cell == cell and cell]

@@ -87,7 +87,7 @@ def build_snapshot(
     for ref in manifest.artifacts:
         if ref.digest not in contents:
             if (sizes := existing.get(ref.digest)) is None:
-                content = artifacts.packed(ref)
+                content = artifacts.read_packed(ref)
                 if content is None or is_bomb(ref.size, len(content)):
                     missing.append(ref)
                     continue

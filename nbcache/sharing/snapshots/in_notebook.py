@@ -30,14 +30,14 @@ This cell carries what torch.compile made of this notebook: nbcache restores it 
 `nbcache inspect` shows what it is and who signed it; `nbcache detach` takes it out."""
 
 
-def carried(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
+def snapshots_of(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:
     """Return the snapshots in a notebook's bytes, attached ones first, and the errors of damaged ones."""
     notebook = _parse_if_has(MIME, data)
     displayed = (content[MIME] for content in _outputs(notebook) if MIME in content)
     return _decode(islice(chain(_attachments(notebook), displayed), _MOST))
 
 
-def attached(notebook: NotebookNode) -> list[bytes]:
+def attachments_of(notebook: NotebookNode) -> list[bytes]:
     return _decode(_attachments(notebook))[0]
 
 

@@ -117,7 +117,7 @@ class Collected:
 
 
 @contextmanager
-def opened(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
+def open_named(url: str, keyring: Keyring) -> Iterator[NamedSnapshots]:
     with closing(open_store(url, connect_timeout=_CONNECT_SECONDS, timeout=_SECONDS)) as store:
         yield NamedSnapshots(store, keyring)
 

@@ -25,7 +25,7 @@ from nbcache.core.version import __version__
 from nbcache.sharing.snapshots import in_notebook
 from nbcache.sharing.snapshots.build import Draft, Origin, Taken, add_to_file
 from nbcache.sharing.snapshots.file import MAX_SNAPSHOT_BYTES
-from nbcache.sharing.snapshots.named import Place, opened, place
+from nbcache.sharing.snapshots.named import Place, open_named, place
 from nbcache.sharing.snapshots.verify import Received, check_file
 from nbcache.sharing.trust import Keyring
 
@@ -53,7 +53,7 @@ def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
     if isinstance(path, str):  # a web address
         return _check_files([(_fetch(path), redacted(path))], keyring)
     if isinstance(path, Place):
-        with opened(path.url, keyring) as snapshots:
+        with open_named(path.url, keyring) as snapshots:
             return snapshots.read_all(path.name)
     if path.suffix != ".ipynb":
         return _check_files([(read(path, max_bytes=MAX_SNAPSHOT_BYTES), str(path))], keyring)
@@ -102,7 +102,7 @@ def write(
 ) -> Taken:
     """Add the draft of `build` to the user's version at `target`; `current` selects what a file keeps."""
     if isinstance(target, Place):
-        with opened(target.url, keyring) as snapshots:
+        with open_named(target.url, keyring) as snapshots:
             return snapshots.write(target.name, build, origin)
     results: list[Taken] = []
 
@@ -116,7 +116,7 @@ def write(
 
 def of_notebook(notebook: Path, data: bytes, keyring: Keyring) -> Versions:
     """Return the versions in a notebook's bytes, and in the file beside it or the one an output names."""
-    embedded, errors = in_notebook.carried(data)
+    embedded, errors = in_notebook.snapshots_of(data)
     files = [(snapshot, str(notebook)) for snapshot in embedded]
     problems: list[NbcacheError] = [*errors]
     near = beside(notebook)

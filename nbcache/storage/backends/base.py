@@ -12,7 +12,7 @@ from nbcache.core.errors import StoreError
 MAX_VALUE_BYTES = 512 << 20
 """Longest value in a shared store. Readers ignore longer values.
 
-Kernels publish values of half that length at most: their write queue holds no more.
+Kernels publish values of half that length at most: that is the size of their write queue.
 """
 
 _KEY = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*", re.ASCII)

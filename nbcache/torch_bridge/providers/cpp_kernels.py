@@ -167,7 +167,7 @@ class _Kernels:
             path = place(self._codecache.cache_dir(), artifact)
             library = cls._load_library(str(path), artifact.key)
         except (OSError, ImportError) as error:
-            session.rejected("cpp_kernel", artifact.key, error)
+            session.reject("cpp_kernel", artifact.key, error)
             return None
         finally:
             session.emit(SpanEnded(**stamp(), name="nbcache.restore"))

@@ -86,7 +86,7 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
                     session.cache.mark_restored(TYPE, key)
                     break
             except (FormatError, OSError) as error:
-                session.rejected(TYPE, key, error)
+                session.reject(TYPE, key, error)
         return key, hashes
 
     def record(key: str, times: dict[str, float], measured: bool) -> None:

@@ -1,4 +1,4 @@
-"""Graphs: the entries of the FX graph cache and of AOTAutograd's."""
+"""Provides graphs: the entries of the FX graph cache and of AOTAutograd's cache."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
                 try:
                     candidate = (pickle.loads(content), content, True)
                 except Exception as error:  # torch also skips unreadable entries
-                    session.rejected(type, key, error)
+                    session.reject(type, key, error)
                     continue
                 if loads_any or _loads_no_cpp(type, candidate[0]):
                     loaded.content, loaded.local = content, True

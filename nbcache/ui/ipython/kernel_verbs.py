@@ -27,8 +27,8 @@ from nbcache.core.reports import CellReport
 from nbcache.core.settings import Policy, Settings, torchs_url
 from nbcache.core.text import DOT, ago, clean, counted, duration, one_line, redacted, size
 from nbcache.core.threads import start_thread
-from nbcache.kernel.explain.plan import Place, Plan, Unfit, cells_of, planned
-from nbcache.kernel.explain.stats import Refusal, Stats, audited, by_type, lifetime, tally
+from nbcache.kernel.explain.plan import Place, Plan, Unfit, cells_of, make_plan
+from nbcache.kernel.explain.stats import Refusal, Stats, by_type, find_fates, lifetime, tally
 from nbcache.kernel.explain.timeline import timeline
 from nbcache.kernel.reasons import LOST
 from nbcache.kernel.session import Session
@@ -116,14 +116,14 @@ class Planner:
         by_time = sorted(everywhere.values(), key=lambda run: run.time)
         stats = Stats(
             session=tally(graphs),
-            stored=audited(
+            stored=find_fates(
                 cache.summaries(),
                 graphs,
                 (graph.explanation for graph in missed),
                 lost={graph.key for graph in missed if graph.key and graph.reason in LOST},
                 ran={report.cell.digest for report in session.reports if report.cell},
             ),
-            types=by_type(cache.refs(), cache.restored().keys()),
+            types=by_type(cache.refs(), cache.origins().keys()),
             refused=tuple(self._refusals()),
             overhead_seconds=session.overhead_seconds,
             notebook=lifetime(runs, most=MAX_RUNS),
@@ -159,7 +159,7 @@ class Planner:
         places += self._from_snapshots(unfit)
         places += self._from_others()
         whose = {current.digest} if current else {place.manifest.environment.digest for place in places}
-        plan = planned(cells, places, session.cache.history.runs(), whose, unfit)
+        plan = make_plan(cells, places, session.cache.history.runs(), whose, unfit)
         if session.cell is not None and session.cell.digest not in {cell.digest for cell in cells}:
             notes = [f"the file was saved {age}, without this cell: save the notebook, and ask again"]
         else:
@@ -172,9 +172,9 @@ class Planner:
         """Return the fitting parts of received snapshots; add snapshots that do not fit to `unfit`."""
         places: list[Place] = []
         current = self._session.environment
-        self.sharing.looked(_LOOK_SECONDS)
+        self.sharing.wait_for_look(_LOOK_SECONDS)
         try:
-            snapshots = self.sharing.told()
+            snapshots = self.sharing.shown_snapshots()
         except NbcacheError as error:  # the keys are unreadable: no signer is trusted
             unfit.append(Unfit("snapshots", 0, (error.with_next_step(),)))
             return places
@@ -209,7 +209,7 @@ class Planner:
         return [Place(Level.L3, level.name, everyones, present)] if graphs else []
 
     def _refusals(self) -> Iterator[Refusal]:
-        for why, count in Counter(self._session.cache.refused().values()).items():
+        for why, count in Counter(self._session.cache.refusals().values()).items():
             yield Refusal(counted(count, "artifact"), why)
         try:
             for error in self.sharing.problems():
@@ -241,7 +241,7 @@ class Planner:
         with suppress(NbcacheError, OSError):  # the notebook cannot be read, or is large
             cells = cells_of(read(Path(notebook), max_bytes=_MOST_AT_ONCE)) if notebook else []
             whose = {manifest.environment.digest for manifest in manifests}
-            if (plan := planned(cells, places, runs, whose)).graphs and cells:
+            if (plan := make_plan(cells, places, runs, whose)).graphs and cells:
                 return [line, *plan_parts(plan)]
         return [line, f"saves about {duration(sum(graph.seconds for graph in graphs))}"]
 
@@ -292,7 +292,7 @@ class SnapshotVerbs(Planner):
     def start(self, greet: Callable[[], None] = lambda: None) -> None:
         """Search for snapshots, call `greet`, and print a line for each received snapshot."""
         self.sharing.look()
-        looked = self.sharing.looked(_LOOK_SECONDS)
+        looked = self.sharing.wait_for_look(_LOOK_SECONDS)
         greet()
         if not looked:
             start_thread(self._notice_later, "tell")
@@ -304,7 +304,7 @@ class SnapshotVerbs(Planner):
         self._ask()
 
     def _notice_later(self) -> None:
-        self.sharing.looked(None)
+        self.sharing.wait_for_look(None)
         for line in self.arrivals():
             self._session.notice(line)
 
@@ -312,7 +312,7 @@ class SnapshotVerbs(Planner):
         """Return a line for each received snapshot, and one for each problem with a snapshot."""
         lines = [str(error) for error in self.sharing.problems()]
         try:
-            return lines + self._lines(self.sharing.told())
+            return lines + self._lines(self.sharing.shown_snapshots())
         except NbcacheError as error:  # the keys are unreadable: no signer is trusted, and the cells run
             return lines + error.diagnostics()
 

@@ -25,7 +25,7 @@ from nbcache.sharing.gc import MAX_AGE_SECONDS, remove_unused
 from nbcache.sharing.provenance import Judge
 from nbcache.sharing.snapshots import build, in_notebook
 from nbcache.sharing.snapshots.file import MAX_SNAPSHOT_BYTES
-from nbcache.sharing.snapshots.named import GRACE_SECONDS, opened
+from nbcache.sharing.snapshots.named import GRACE_SECONDS, open_named
 from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES, beside, destination, origin, versions, write
 from nbcache.sharing.snapshots.verify import Received, receive
 from nbcache.sharing.trust import Keyring, Standing, TrustedSigner, is_fingerprint, spelled
@@ -36,7 +36,7 @@ from nbcache.storage.encoding import unpack
 from nbcache.storage.history import asked_for
 from nbcache.storage.store import ArtifactStore
 from nbcache.storage.types import BUNDLED
-from nbcache.torch_bridge.portable import chosen
+from nbcache.torch_bridge.portable import baseline_of
 from nbcache.ui.display import snapshots as display
 from nbcache.ui.display.reports import render_checks
 from nbcache.ui.display.words import CheckState, missed_lines
@@ -153,7 +153,7 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
 def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) -> Shown:
     """Write the stored artifacts that a notebook's cells use in this environment, or `all` of them."""
     target = beside(notebook) if dest is None else destination(dest)
-    current = needed_environment("a snapshot", chosen(settings.portable))
+    current = needed_environment("a snapshot", baseline_of(settings.portable))
     with closing(DirectoryStore(settings.dir)) as store:
         artifacts = usable_artifacts(store, settings)
         paths = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
@@ -179,7 +179,7 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
 
 def restore(source: str, settings: Settings) -> Shown:
     """Store the fitting parts of the trusted snapshots at `source`, so that the next kernel hits."""
-    baseline, judge = chosen(settings.portable), judge_of(settings)
+    baseline, judge = baseline_of(settings.portable), judge_of(settings)
     restored: list[SnapshotRestored] = []
     lines: list[str] = []
     problems: list[NbcacheError] = []
@@ -191,7 +191,7 @@ def restore(source: str, settings: Settings) -> Shown:
                 env = needed_environment("a snapshot", baseline)
                 name = baseline_for(received.snapshot.manifests, env) if baseline is None else None
                 if name is not None:
-                    env = needed_environment("a snapshot", chosen(name))
+                    env = needed_environment("a snapshot", baseline_of(name))
                 manifest, wrong = usable(received, env, judge)
             except NbcacheError as error:
                 problems.append(error)
@@ -253,7 +253,7 @@ def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore
 
 def ls(url: str, settings: Settings) -> Shown:
     """Show the named snapshots in a store; none of them is used."""
-    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+    with open_named(url, Keyring(settings.trust_dir)) as snapshots:
         versions = snapshots.versions()
         data = [*map(display.version_json, versions)]
         if not versions:
@@ -270,7 +270,7 @@ def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
             where=source,
             next_step="write URL#NAME; a file is removed as any other",
         )
-    with opened(target.url, Keyring(settings.trust_dir)) as snapshots:
+    with open_named(target.url, Keyring(settings.trust_dir)) as snapshots:
         where = snapshots.where(target.name)
         if all_signers and not yes:
             agree(f"{one_line(where)}: remove the versions of all signers? [y/N] ", "nothing was removed")
@@ -284,7 +284,7 @@ def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
 def gc(url: str, grace: float | None, unused_days: float | None, settings: Settings) -> Shown:
     """Remove artifacts that no snapshot has named for `grace` seconds, and shared ones unused for 30 days."""
     max_age = MAX_AGE_SECONDS if unused_days is None else unused_days * 86400
-    with opened(url, Keyring(settings.trust_dir)) as snapshots:
+    with open_named(url, Keyring(settings.trust_dir)) as snapshots:
         done = snapshots.collect_garbage(GRACE_SECONDS if grace is None else grace)
         live = remove_unused(snapshots.store, max_age)
         name = snapshots.name
@@ -392,7 +392,7 @@ def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings
 def signers(settings: Settings) -> Shown:
     """Show the user's own key, which the first call creates, and the trusted signers."""
     keyring = Keyring(settings.trust_dir)
-    own, trusted = keyring.fingerprint(), keyring.trusted()
+    own, trusted = keyring.fingerprint(), keyring.trusted_signers()
     rows = [(spelled(own), "you: what to tell others")]
     rows += [(spelled(signer.fingerprint), f"trusted: {signer.name or NOTHING}") for signer in trusted]
     data = {"own": own, "trusted": [_signer_json(signer) for signer in trusted]}
@@ -467,7 +467,7 @@ def attach(notebook: Path, snapshot: Path | None, settings: Settings) -> Shown:
     receive(data, keyring, where=str(source))  # a damaged snapshot is not attached
 
     def change(opened: Any) -> int:
-        attached = [part for part in in_notebook.attached(opened) if is_snapshot(part, keyring)]
+        attached = [part for part in in_notebook.attachments_of(opened) if is_snapshot(part, keyring)]
         merged = build.united([*attached, data], keyring)
         in_notebook.attach(opened, merged)
         return len(merged)
@@ -486,7 +486,7 @@ def detach(notebook: Path, settings: Settings) -> Shown:
 
 def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
     """Write the snapshot that a notebook carries into a file, by default the one beside the notebook."""
-    snapshots, _ = in_notebook.carried(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
+    snapshots, _ = in_notebook.snapshots_of(read(notebook, max_bytes=MAX_NOTEBOOK_BYTES))
     if not snapshots:
         raise SnapshotError(
             "this notebook carries no snapshot", where=str(notebook), next_step="nbcache attach puts one in"
@@ -509,7 +509,7 @@ def extract(notebook: Path, output: Path | None, settings: Settings) -> Shown:
 def warm(notebook: Path, portable: str | None, settings: Settings) -> Shown:
     """Run a notebook without a person, and write the snapshot beside it; `portable` is its CPU baseline."""
     if portable is not None:
-        chosen(portable)  # raises for a wrong name, with which the kernel would compile for this CPU
+        baseline_of(portable)  # raises for a wrong name, with which the kernel would compile for this CPU
         settings = settings.with_value("portable", portable, origin="--portable")
     target = beside(notebook)
     done = headless.run(notebook, settings.to_env(), snapshot=str(target.resolve()), say=say)
