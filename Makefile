@@ -47,6 +47,7 @@ check: $(VENV)/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict nbcache benchmarks
 	$(BIN)/lint-imports
+	$(BIN)/python tests/plain_english.py
 
 test-fast: $(VENV)/installed
 	@mkdir -p build
