@@ -104,6 +104,8 @@ def _serve() -> None:
     from support.imports import import_what
 
     del sys.path[0]  # the tests
+    # Python takes old bytecode if a module changes within a second and keeps its length.
+    sys.dont_write_bytecode = True
     torch._inductor.config.compile_threads = 1
     with tempfile.TemporaryDirectory() as scratch:
         task = {"source": _ANY, "folder": scratch, "eager": False, "settings": {}, "case": "0", "patch": ""}
