@@ -167,13 +167,15 @@ def why_disabled() -> str | None:
 
 def refusal(name: str) -> ConfigError:
     """Return the error for an attempt to change a torch setting by `%nbcache config`."""
-    place = next((setting.place for setting in _SETTINGS if setting.name == name), "")
-    in_shell = f"set {FOLDER} in the environment, and restart the kernel"
-    return ConfigError(
-        f"{name} is a setting of torch, which nbcache only shows",
-        where="%nbcache config",
-        next_step=f"assign True or False to {place}" if place else in_shell,
-    )
+    setting = next((setting for setting in _SETTINGS if setting.name == name), None)
+    if setting is None:
+        step = f"set {FOLDER} in the environment, and restart the kernel"
+    elif setting.default is not None and (variable := setting.variable()) is not None:
+        step = f"unset {variable[0]}, and restart the kernel"  # torch ignores assignments while it is set
+    else:
+        step = f"assign True or False to {setting.place}"
+    message = f"{name} is a setting of torch, which nbcache only shows"
+    return ConfigError(message, where="%nbcache config", next_step=step)
 
 
 def forbid_autograd_cache(patches: Patches) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nbcache.torch_bridge import cache_settings
 from support.front_door import (
     LOAD,
     REPORTS,
@@ -77,6 +78,17 @@ def test_a_value_that_torch_does_not_know_is_shown_as_torch_takes_it(rows_with: 
     assert (fx[0], fx[2]) == ("on", f"{only} {FX}=off it is on")
     assert (autograd[0], autograd[2]) == ("off", f"{only} {AUTOGRAD}= it is off")
     assert remote == [UNDECIDED, "default", f"{only} {FX_REMOTE}=on it is {UNDECIDED}"]
+
+
+def test_a_refusal_says_to_unset_a_variable_that_makes_torch_ignore_assignments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assign = "assign True or False to torch._inductor.config.fx_graph"
+    for name, step in ((FX, f"unset {FX}, and restart the kernel"), (FX_REMOTE, assign)):
+        monkeypatch.delenv(name, raising=False)
+        assert assign in str(cache_settings.refusal(name).next_step)
+        monkeypatch.setenv(name, "0")
+        assert step in str(cache_settings.refusal(name).next_step)
 
 
 def test_what_makes_a_setting_ineffective_is_noted(rows_with: Any) -> None:
