@@ -71,15 +71,16 @@ def spec_folder() -> Path | None:
 
 
 def nurseries() -> list[dict[str, Any]]:
+    """Return the status of each running nursery; one whose files have changed ends instead."""
     return _answers("status")
 
 
 def start() -> dict[str, Any]:
     """Start a nursery for kernels of this interpreter and environment, and return its status.
 
-    A running one is kept. NbcacheError if no nursery answers within some minutes.
+    A running one is kept if its files are unchanged. NbcacheError if no nursery answers within some minutes.
     """
-    _only_on_linux()
+    nurseries()  # a new nursery can only replace one that has ended
     command = protocol.nursery_command(PYTHON_OPTIONS)
     for _ in range(_TRIES):
         null = subprocess.DEVNULL

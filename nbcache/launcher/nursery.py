@@ -167,6 +167,9 @@ class _Nursery:
     def _answer(self, request: protocol.Message) -> object:
         connection, value = request.connection, request.value()
         protocol.check_peer(connection)
+        if value["ask"] != "stop" and (why := self._change_on_disk()):
+            _refuse(request, why)
+            return _END  # a launcher, or `nbcache kernel start`, starts a new nursery
         if value["ask"] == "status":
             protocol.send(connection, self._status())
         elif value["ask"] == "stop":
@@ -190,9 +193,6 @@ class _Nursery:
         }
 
     def _fork(self, request: protocol.Message, value: dict[str, Any]) -> object:
-        if why := self._change_on_disk():
-            _refuse(request, why)
-            return _END  # the launcher starts a new nursery
         why = _why_not()
         if file := shadowing(value["folder"], self._tops):
             why = f"{file} in the notebook's folder has the name of a module that is imported ahead"
