@@ -167,13 +167,11 @@ def why_disabled() -> str | None:
 
 def refusal(name: str) -> ConfigError:
     """Return the error for an attempt to change a torch setting by `%nbcache config`."""
-    setting = next((setting for setting in _SETTINGS if setting.name == name), None)
-    if setting is None:
-        step = f"set {FOLDER} in the environment, and restart the kernel"
-    elif setting.default is not None and (variable := setting.variable()) is not None:
-        step = f"unset {variable[0]}, and restart the kernel"  # torch ignores assignments while it is set
-    else:
+    step = f"set {FOLDER} in the environment, and restart the kernel"
+    for setting in (setting for setting in _SETTINGS if setting.name == name):
         step = f"assign True or False to {setting.place}"
+        if setting.default is not None and (variable := setting.variable()) is not None:
+            step = f"unset {variable[0]}, and restart the kernel"  # torch ignores assignments
     message = f"{name} is a setting of torch, which nbcache only shows"
     return ConfigError(message, where="%nbcache config", next_step=step)
 
