@@ -12,7 +12,7 @@ from nbcache.core.reports import RESUMED, Cell, Difference, Explanation, GraphRe
 from nbcache.core.text import one_line
 from nbcache.kernel.explain.components import Components, explain_miss
 from nbcache.storage.compatibility import differences as environment_differences
-from nbcache.storage.compatibility import telling
+from nbcache.storage.compatibility import differing_values
 
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
@@ -55,7 +55,7 @@ def _order(label: str) -> int:
 
 
 def _difference(part: key.Difference) -> Difference:
-    values = (one_line(value or "", _LONGEST) for value in telling(part))
+    values = (one_line(value or "", _LONGEST) for value in differing_values(part))
     return Difference(part.label.removesuffix(".version").replace(".", " "), *values)
 
 

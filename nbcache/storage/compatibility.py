@@ -150,7 +150,7 @@ def fit_lines(differing: list[Difference], baseline: str | None = None) -> list[
     for part in differing[:_MOST_DIFFERENCES]:
         remedy = _REMEDIES.get(part.label.partition(".")[0], "take a snapshot here")
         remedy = _remedy_for_device(part) if part.label == "device" else remedy
-        old, new = telling(part)
+        old, new = differing_values(part)
         rows.append((_value(part.label), _value(old), _value(new), remedy))
     lines = aligned(rows, right=())
     if (more := len(differing) - _MOST_DIFFERENCES) > 0:
@@ -165,7 +165,7 @@ def _remedy_for_device(device: Difference) -> str:
     return f"it was made {origin}: take a snapshot here, or use it where the device is that"
 
 
-def telling(part: Difference) -> tuple[str | None, str | None]:
+def differing_values(part: Difference) -> tuple[str | None, str | None]:
     """Return a component's two values; for CPU features, only those that the other side lacks."""
     if part.label != "cpu.features" or part.old is None or part.new is None:
         return part.old, part.new

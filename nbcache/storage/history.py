@@ -118,10 +118,10 @@ def usual_of(
         return runs[-_LAST_FEW:]
 
     cold, restored = nearest(hit=False), nearest(hit=True)
-    return Usual(_median(cold), _median(restored), len(cold), len(restored))
+    return Usual(_median_seconds(cold), _median_seconds(restored), len(cold), len(restored))
 
 
-def _median(runs: Sequence[Run]) -> Mapping[str, float] | None:
+def _median_seconds(runs: Sequence[Run]) -> Mapping[str, float] | None:
     if not runs:
         return None
     total = statistics.median_low(run.total_seconds for run in runs)
@@ -267,27 +267,33 @@ def _run(row: Sequence[Any]) -> Run | None:
         return None
 
 
-def influences_of(history: Sequence[Run], digests: Collection[str]) -> dict[tuple[str, int], frozenset[str]]:
-    """Return run identity → removed cells (digests) that compiled its function earlier in its kernel."""
+def removed_influences(
+    history: Sequence[Run], present: Collection[str]
+) -> dict[tuple[str, int], frozenset[str]]:
+    """Return run identity → removed cells (digests) that may have influenced the run.
+
+    A cell influences later runs of a kernel if it calls the same function: after a call with another size,
+    torch compiles for any size. `present` are the digests of the notebook's cells.
+    """
     removed: dict[tuple[str, str, str], set[str]] = {}
     by_run = {}
     for run in history:
-        function = run.kernel, run.function, run.function_cell
-        if run.cell and run.cell not in digests:
-            removed.setdefault(function, set()).add(run.cell)
-        elif function in removed:
-            by_run[run.identity] = frozenset(removed[function])
+        function_in_kernel = run.kernel, run.function, run.function_cell
+        if run.cell and run.cell not in present:
+            removed.setdefault(function_in_kernel, set()).add(run.cell)
+        elif function_in_kernel in removed:
+            by_run[run.identity] = frozenset(removed[function_in_kernel])
     return by_run
 
 
 def of_one_kernel(
-    runs: Sequence[Run], digests: Collection[str], influences: Collection[tuple[str, int]]
+    runs: Sequence[Run], present: Collection[str], influences: Collection[tuple[str, int]]
 ) -> Sequence[Run]:
     """Return a cell's runs in the last kernel that no removed cell influenced, or else in the last kernel."""
     doubtful = {
         run.kernel
         for run in runs
-        if run.identity in influences or (run.function_cell and run.function_cell not in digests)
+        if run.identity in influences or (run.function_cell and run.function_cell not in present)
     }
     kernels = [run.kernel for run in runs]
     kernel = next((kernel for kernel in reversed(kernels) if kernel not in doubtful), kernels[-1])
@@ -299,10 +305,10 @@ def missed_unchanged(history: Iterable[Run], kernel: str) -> tuple[Run, ...]:
     earlier = set()
     misses = []
     for run in history:
-        cell = run.environment, run.cell, run.function, run.function_cell
+        function_in_cell = run.environment, run.cell, run.function, run.function_cell
         if run.kernel != kernel:
-            earlier.add(cell)
-        elif run.cell and run.outcome is Outcome.MISS and cell in earlier:
+            earlier.add(function_in_cell)
+        elif run.cell and run.outcome is Outcome.MISS and function_in_cell in earlier:
             misses.append(run)
     return tuple(misses)
 
@@ -313,19 +319,19 @@ def asked_for(manifest: Manifest, cells: Collection[str], runs: Iterable[Run]) -
     A cell uses a function's graphs from the last kernel in `runs`. If the cell raised there, it also uses
     those of earlier runs.
     """
-    last: dict[tuple[str, str], list[Run]] = {}
+    runs_of: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         if run.cell in cells and manifest.environment.digest.startswith(run.environment):
-            earlier = last.get((run.cell, run.function), [])
+            earlier = runs_of.get((run.cell, run.function), [])
             if not run.unfinished:
                 earlier = [other for other in earlier if other.kernel == run.kernel]
-            last[run.cell, run.function] = [*earlier, run]
+            runs_of[run.cell, run.function] = [*earlier, run]
 
     def uses(graph: GraphSummary) -> bool:
-        if graph.cell not in cells or (of_cell := last.get((graph.cell, graph.function))) is None:
+        if graph.cell not in cells or (last := runs_of.get((graph.cell, graph.function))) is None:
             return graph.cell in cells or not graph.cell
-        current = [run for run in of_cell if not run.function_cell or run.function_cell in cells]
-        return any((run.direction, run.key) == (graph.direction, graph.key) for run in current or of_cell)
+        current = [run for run in last if not run.function_cell or run.function_cell in cells]
+        return any((run.direction, run.key) == (graph.direction, graph.key) for run in current or last)
 
     graphs = tuple(filter(uses, manifest.graphs))
     needed = {digest for graph in graphs for digest in graph.artifacts}

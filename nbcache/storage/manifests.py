@@ -46,7 +46,7 @@ def union(environment: Environment, notebook: str, manifests: Iterable[Manifest]
         for graph in manifest.graphs:
             other = longest.get(graph.identity, graph)
             components = max(other.components, graph.components)  # a hit's summary has none
-            longest[graph.identity] = replace(max(other, graph, key=_length), components=components)
+            longest[graph.identity] = replace(max(other, graph, key=_by_length), components=components)
     refs = set(sorted(newest.values(), key=recency)[-MAX_MANIFEST_ARTIFACTS:])
     digests = {ref.digest for ref in refs}
     graphs = [
@@ -71,7 +71,7 @@ def restricted(manifest: Manifest, refs: Iterable[ArtifactRef]) -> Manifest:
     return replace(manifest, artifacts=artifacts, graphs=graphs)
 
 
-def _length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]:
+def _by_length(graph: GraphSummary) -> tuple[float, int, str, tuple[str, ...], int]:
     """Return a sort key for summaries of one graph; the order is total, so all kernels pick the same one."""
     return (graph.seconds, len(graph.artifacts), graph.outcome, graph.artifacts, graph.threads)
 

@@ -42,7 +42,9 @@ from nbcache.storage.types import type_of
 _MAX_REF_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 64 << 20
 _LISTINGS = 5
+"""Most attempts to list manifests while other kernels merge them."""
 _UPKEEP_SHARE = 16
+"""Manifests may take this fraction of the bytes that artifacts may take: a sixteenth."""
 
 _ARTIFACT, _REF, _MANIFEST = "artifact/", "ref/", "manifest/"
 
@@ -161,6 +163,7 @@ class ArtifactStore:
         return union(environment, notebook, map(self.admitted, saved)) if saved else None
 
     def everything(self, environment: Environment) -> Manifest:
+        """Return the union of all notebooks' manifests for `environment`, without refused artifacts."""
         stored = self.manifests(environment=environment).values()
         return union(environment, "", map(self.admitted, newest_first(stored)))
 
@@ -257,7 +260,7 @@ class ArtifactStore:
                 used=max(ref.used, earlier.used),
                 cell=ref.cell or earlier.cell,
                 function=ref.function or earlier.function,
-                provenance=self._better(earlier.provenance, ref),
+                provenance=self._better_provenance(earlier.provenance, ref),
             )
         encode_ref(ref)  # raises before the artifact is stored, so that none lacks its reference
         is_new = not self._touch(artifact_key)
@@ -273,7 +276,7 @@ class ArtifactStore:
             # Only older ones: two kernels that put at once must not delete each other's.
             self._delete(key for key, other in stored.items() if recency(other) < recency(ref))
 
-    def _better(self, stored: Provenance | None, ref: ArtifactRef) -> Provenance | None:
+    def _better_provenance(self, stored: Provenance | None, ref: ArtifactRef) -> Provenance | None:
         """Return None if either is this user's, else a signed one: of two, the stored one if admitted."""
         if ref.provenance is None or stored is None:
             return None

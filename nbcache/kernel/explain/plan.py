@@ -17,7 +17,7 @@ from nbcache.core.key import Difference
 from nbcache.core.model import Direction, Level, Manifest, Outcome
 from nbcache.core.reports import RESUMED, Cell
 from nbcache.core.text import one_line
-from nbcache.storage.history import Run, influences_of, missed_unchanged, of_one_kernel, usual_of
+from nbcache.storage.history import Run, missed_unchanged, of_one_kernel, removed_influences, usual_of
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _GRAPH = "inductor"
@@ -233,7 +233,7 @@ def make_plan(
     """
     present = {cell.digest for cell in cells}
     environments = {digest[:16] for digest in environments}
-    influences = influences_of(history, present)
+    influences = removed_influences(history, present)
     by_cell = _graphs_by_cell(places, history, environments, present, influences)
     index = {
         ref.key: place
@@ -316,13 +316,13 @@ def _graphs_by_cell(
     places: Sequence[Place],
     history: Sequence[Run],
     environments: Collection[str],
-    digests: Collection[str],
+    present: Collection[str],
     influences: Collection[tuple[str, int]],
 ) -> dict[str, list[Run]]:
     """Return cell digest → its graphs; cells that ran last are at the end.
 
     A cell's graphs are those of one kernel that ran it here (`of_one_kernel`), else those of all manifests
-    that fit, else those of a kernel elsewhere. `digests` are those of the notebook's cells.
+    that fit, else those of a kernel elsewhere. `present` are the digests of the notebook's cells.
     """
     runs_of: dict[str, list[Run]] = {}
     for run in history:
@@ -338,7 +338,7 @@ def _graphs_by_cell(
         fits = [run for run in runs if not environments or run.environment in environments]
         if not fits and cell in graphs_of:
             continue
-        of_one = of_one_kernel(fits or runs, digests, influences)
+        of_one = of_one_kernel(fits or runs, present, influences)
         graphs_of.pop(cell, None)  # so that the latest is last
         graphs_of[cell] = [*{(run.function, run.direction, run.key): run for run in of_one}.values()]
     return graphs_of

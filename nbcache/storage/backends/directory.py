@@ -34,8 +34,8 @@ from nbcache.storage.backends.plain_files import (
     folder_of,
     is_absence,
     is_forbidden,
-    is_plain,
-    read_plain,
+    is_regular_file,
+    read_regular_file,
     store_error,
 )
 
@@ -73,7 +73,7 @@ class DirectoryStore:
 
     def get(self, key: str) -> bytes | None:
         with self._errors("cannot be read"):
-            return read_plain(self.root, check_key(key), max_bytes=_MAX_BYTES, used=True)
+            return read_regular_file(self.root, check_key(key), max_bytes=_MAX_BYTES, used=True)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
         return {key: value for key in keys if (value := self.get(key)) is not None}
@@ -137,23 +137,26 @@ class DirectoryStore:
 
     def _is_there(self, key: str) -> bool:
         with self._errors("cannot be read"):
-            return is_plain(self.root, check_key(key))
+            return is_regular_file(self.root, check_key(key))
 
     def _prepare(self) -> None:
         with self._errors("cannot be used"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            was_open = self._is_open(self.path)
+            others_write = self._ensure_folder(self.path)
             try:
-                if was_open or (os.path.lexists(self.root) and self._is_open(self.root)):
+                if others_write or (os.path.lexists(self.root) and self._ensure_folder(self.root)):
                     self._close_to_others()
-                self._is_open(self.root)
+                self._ensure_folder(self.root)
                 (self.root / _TEMPORARY).mkdir(mode=0o700, exist_ok=True)
             except OSError as error:
                 if not is_forbidden(error):
                     raise
 
-    def _is_open(self, folder: Path) -> bool:
-        """Make a folder of the store if it is missing; return whether others can write to it."""
+    def _ensure_folder(self, folder: Path) -> bool:
+        """Make a missing folder of the store; return whether others can write to it.
+
+        StoreUnavailable if it is another user's, another user's link, or no folder.
+        """
         try:
             status = folder.lstat()
         except FileNotFoundError:
@@ -173,13 +176,14 @@ class DirectoryStore:
 
     def _close_to_others(self) -> None:
         """Drop all values, since others may have written them, and make the folder private."""
-        self._drop()  # before `chmod`, so that no other kernel trusts them
+        self._drop_values()  # before `chmod`, so that no other kernel trusts them
         self.path.chmod(0o700)
-        self._drop()  # values that others wrote meanwhile
-        if self._is_open(self.path):
+        self._drop_values()  # values that others wrote meanwhile
+        if self._ensure_folder(self.path):
             raise self._refusal(self.path, "cannot be closed to others: its filesystem keeps no permissions")
 
-    def _drop(self) -> None:
+    def _drop_values(self) -> None:
+        """Rename the folder of values, so that no kernel finds them any longer, and delete it."""
         aside = self.path / f".{_VERSION}-{secrets.token_hex(8)}"
         try:
             self.root.rename(aside)
@@ -219,10 +223,10 @@ class DirectoryStore:
         if total <= max_bytes:
             return []
         removed = []
-        clock = time.time()
+        moment = time.time()
         # A time in the future comes from a wrong clock, and is treated as the oldest.
-        used = {key: status.st_mtime if status.st_mtime <= clock else 0.0 for key, status in statuses.items()}
-        for key, status in sorted(statuses.items(), key=lambda pair: used[pair[0]]):
+        last_use = {key: st.st_mtime if st.st_mtime <= moment else 0.0 for key, st in statuses.items()}
+        for key, status in sorted(statuses.items(), key=lambda pair: last_use[pair[0]]):
             if total <= max_bytes * _EVICT_TO:
                 break
             file = self._file(key)

@@ -34,8 +34,8 @@ from nbcache.storage.backends.plain_files import (
     files_below,
     folder_of,
     is_absence,
-    is_plain,
-    read_plain,
+    is_regular_file,
+    read_regular_file,
     store_error,
 )
 
@@ -78,12 +78,12 @@ class FilesystemStore:
         wanted = [check_key(key) for key in dict.fromkeys(keys)]
         with self._errors("cannot be read"):
             fs, root = self._connect()
-            if not _is_folder(fs):
+            if not _is_local(fs):
                 return self._read_objects(fs, root, wanted)
             values: dict[str, bytes] = {}
             remaining = MAX_VALUE_BYTES
             for key in wanted:
-                content = read_plain(*_below(root, key), max_bytes=remaining)
+                content = read_regular_file(*_below(root, key), max_bytes=remaining)
                 if content is not None:
                     values[key] = content
                     remaining -= len(content)
@@ -93,7 +93,7 @@ class FilesystemStore:
         """Look up the objects' lengths, and read as many as fit into `MAX_VALUE_BYTES` together."""
         remaining = MAX_VALUE_BYTES
         lengths: dict[str, int] = {}
-        for key, length in self._lengths(fs, root, keys).items():
+        for key, length in self._stored_lengths(fs, root, keys).items():
             if length <= remaining:
                 lengths[key] = length
                 remaining -= length
@@ -108,7 +108,7 @@ class FilesystemStore:
                 values[key] = answer
         return values
 
-    def _lengths(self, fs: Any, root: str, keys: list[str]) -> dict[str, int]:
+    def _stored_lengths(self, fs: Any, root: str, keys: list[str]) -> dict[str, int]:
         """Return the lengths of stored objects; look several up at once if the service is asynchronous."""
         fs.invalidate_cache()  # cached listings miss the writes of others
         ask = partial(_length, fs, root)
@@ -124,16 +124,16 @@ class FilesystemStore:
         wanted = {check_key(key) for key in keys}
         with self._errors("cannot be read"):
             fs, root = self._connect()
-            if _is_folder(fs):
-                return {key for key in wanted if is_plain(*_below(root, key))}
-            return set(self._lengths(fs, root, list(wanted)))
+            if _is_local(fs):
+                return {key for key in wanted if is_regular_file(*_below(root, key))}
+            return set(self._stored_lengths(fs, root, list(wanted)))
 
     def put(self, key: str, value: bytes) -> None:
         check_key(key)
         check_length(value, self.name)
         with self._errors("cannot be written to", writing=True):
             fs, root = self._connect()
-            if _is_folder(fs):
+            if _is_local(fs):
                 self._put_file(root, key, value)
             else:
                 fs.pipe_file(f"{root}/{key}", bytes(value))
@@ -143,7 +143,7 @@ class FilesystemStore:
         with self._errors("cannot be written to", writing=True):
             fs, root = self._connect()
             try:
-                if _is_folder(fs):
+                if _is_local(fs):
                     with folder_of(*_below(root, key)) as (folder, name):
                         os.unlink(name, dir_fd=folder)
                 else:
@@ -156,7 +156,7 @@ class FilesystemStore:
         check_prefix(prefix)
         with self._errors("cannot be listed"):
             fs, root = self._connect()
-            if _is_folder(fs):
+            if _is_local(fs):
                 folder, below = _below(root, prefix)
                 paths = [f"{folder}/{name}" for name in files_below(folder, below)]
             else:
@@ -236,13 +236,14 @@ def _check(url: str) -> None:
         ) from error
 
 
-def _is_folder(fs: Any) -> bool:
+def _is_local(fs: Any) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(fs, LocalFileSystem)
 
 
 def _length(fs: Any, root: str, key: str) -> int | None:
+    """Return the length of a stored object; None if it is missing or no file."""
     try:
         info = fs.info(f"{root}/{key}")
     except Exception as error:
@@ -254,5 +255,6 @@ def _length(fs: Any, root: str, key: str) -> int | None:
 
 
 def _below(root: str, key: str) -> tuple[Path, str]:
+    """Return the store's folder, and the path from there on which `folder_of` follows no links."""
     folder = Path(root)
     return folder.parent, f"{folder.name}/{key}"

@@ -38,7 +38,7 @@ def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tupl
     try:
         for number, folder in enumerate(folders):
             try:
-                inner = _enter(folder, descriptor, mode)
+                inner = _open_folder(folder, descriptor, mode)
             except OSError as error:
                 if error.errno in (errno.ENOTDIR, errno.ELOOP) and stat.S_ISLNK(
                     os.stat(folder, dir_fd=descriptor, follow_symlinks=False).st_mode
@@ -53,7 +53,8 @@ def folder_of(root: Path, key: str, *, mode: int | None = None) -> Iterator[tupl
         os.close(descriptor)
 
 
-def _enter(folder: str, parent: int, mode: int | None) -> int:
+def _open_folder(folder: str, parent: int, mode: int | None) -> int:
+    """Return a new descriptor of `folder` in the folder of the descriptor `parent`."""
     try:
         return os.open(folder, _FOLDER, dir_fd=parent)
     except FileNotFoundError:
@@ -72,7 +73,8 @@ def _enter(folder: str, parent: int, mode: int | None) -> int:
     return descriptor
 
 
-def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> bytes | None:
+def read_regular_file(root: Path, key: str, *, max_bytes: int, used: bool = False) -> bytes | None:
+    """Return a key's value; None if it is missing, too long or no regular file. `used` sets its time."""
     try:
         with folder_of(root, key) as (folder, name):
             descriptor = os.open(name, _FILE, dir_fd=folder)
@@ -95,7 +97,7 @@ def read_plain(root: Path, key: str, *, max_bytes: int, used: bool = False) -> b
         os.close(descriptor)
 
 
-def is_plain(root: Path, key: str) -> bool:
+def is_regular_file(root: Path, key: str) -> bool:
     try:
         with folder_of(root, key) as (folder, name):
             return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
@@ -106,6 +108,7 @@ def is_plain(root: Path, key: str) -> bool:
 
 
 def files_below(root: Path, prefix: str) -> Iterator[str]:
+    """Yield the paths of the regular files below `prefix`, relative to `root`; follow no links."""
     folders = [prefix]
     while folders:
         folder = folders.pop()
@@ -122,7 +125,7 @@ def files_below(root: Path, prefix: str) -> Iterator[str]:
 
 
 def clean_temporary(folder: int) -> None:
-    """Remove the temporary files of dead writers."""
+    """Remove the temporary files of dead writers; `folder` is a descriptor."""
     oldest = time.time() - _ABANDONED_SECONDS
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):  # its writer was faster, or another user owns it
@@ -133,18 +136,18 @@ def clean_temporary(folder: int) -> None:
 def is_absence(error: BaseException) -> bool:
     """Return whether the file is missing or impossible. Services raise errors without an errno."""
     kinds = FileNotFoundError, IsADirectoryError, NotADirectoryError
-    return isinstance(error, kinds) or _number(error) in _ABSENT
+    return isinstance(error, kinds) or _errno(error) in _ABSENT
 
 
 def is_forbidden(error: BaseException) -> bool:
-    return isinstance(error, PermissionError) or _number(error) in _FORBIDDEN
+    return isinstance(error, PermissionError) or _errno(error) in _FORBIDDEN
 
 
 def store_error(
     error: Exception, failure: str, name: str, where: str, *, writing: bool = False
 ) -> StoreError:
     """Return the error of the store `name` at `where`; `failure` is a clause such as `cannot be read`."""
-    number = _number(error)
+    number = _errno(error)
     # Not the message: a service may quote credentials there.
     reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
     if writing and number in _FULL:
@@ -170,6 +173,6 @@ def store_error(
     )
 
 
-def _number(error: BaseException) -> int | None:
+def _errno(error: BaseException) -> int | None:
     number: int | None = getattr(error, "errno", None)
     return number

@@ -88,19 +88,19 @@ def deadline(seconds: float, most_bytes: float = math.inf) -> Iterator[None]:
     """Bound the seconds and received bytes of this thread's clients; a nested bound can only be narrower."""
     until, allowed = _thread.deadline, _thread.allowed
     _thread.deadline = min(until, time.monotonic() + seconds)
-    _thread.allowed = begun = min(allowed, most_bytes)
+    _thread.allowed = granted = min(allowed, most_bytes)
     try:
         yield
     finally:
         _thread.deadline = until
-        _thread.allowed = allowed - (begun - _thread.allowed if begun < math.inf else 0.0)
+        _thread.allowed = allowed - (granted - _thread.allowed if granted < math.inf else 0.0)
 
 
 class TooMuchError(Exception):
     """A server sent more bytes than `deadline` allows."""
 
 
-class _Thread(threading.local):
+class _ThreadBounds(threading.local):
     deadline = math.inf
     allowed = math.inf
 
@@ -116,7 +116,7 @@ class _Thread(threading.local):
         return remaining
 
 
-_thread = _Thread()
+_thread = _ThreadBounds()
 
 
 class _BoundedSocket:

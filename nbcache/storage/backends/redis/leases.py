@@ -72,10 +72,10 @@ class RedisLeases:
         return self._run(claim, name, seconds=seconds)
 
     def extend(self, lease: Lease, seconds: float) -> bool:
-        return self._run(lambda lock: _is_ours(lock.reacquire), lease.name, lease.token, seconds)
+        return self._run(lambda lock: _succeeds(lock.reacquire), lease.name, lease.token, seconds)
 
     def release(self, lease: Lease) -> bool:
-        return self._run(lambda lock: _is_ours(lock.release), lease.name, lease.token)
+        return self._run(lambda lock: _succeeds(lock.release), lease.name, lease.token)
 
     def _run(
         self, ask: Callable[[Any], _T], name: str, token: bytes | None = None, seconds: float = 1.0
@@ -93,7 +93,8 @@ class RedisLeases:
         return self._store.exchange(ask_lock)
 
 
-def _is_ours(action: Callable[[], object]) -> bool:
+def _succeeds(action: Callable[[], object]) -> bool:
+    """Call `action`; return False if the lease has expired, or is another kernel's."""
     from redis.exceptions import LockError
 
     try:

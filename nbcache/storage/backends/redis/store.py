@@ -71,10 +71,10 @@ class RedisStore:
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, bytes]:
-        return self._of_each("GET", keys, bytes)
+        return self._ask_about("GET", keys, bytes)
 
     def present(self, keys: Iterable[str]) -> set[str]:
-        return {key for key, kind in self._of_each("TYPE", keys, bytes).items() if kind == b"string"}
+        return {key for key, kind in self._ask_about("TYPE", keys, bytes).items() if kind == b"string"}
 
     def put(self, key: str, value: bytes) -> None:
         name, ttl = self._key(key), self.address.ttl
@@ -135,7 +135,8 @@ class RedisStore:
     def _key(self, key: str) -> str:
         return f"{self.address.prefix}:v1:{check_key(key)}"
 
-    def _of_each(self, command: str, keys: Iterable[str], kind: type[_T]) -> dict[str, _T]:
+    def _ask_about(self, command: str, keys: Iterable[str], kind: type[_T]) -> dict[str, _T]:
+        """Send `command` for each key in one round trip; return the answers, which must be of type `kind`."""
         names = {key: self._key(key) for key in keys}
         answers = self._ask(*((command, name) for name in names.values())) if names else []
         by_key = {key: answer for key, answer in zip(names, answers, strict=True) if answer is not None}
@@ -251,6 +252,7 @@ class RedisStore:
 
 
 def _send(client: Any, commands: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Return the answers to `commands`, sent in one pipeline; None for a key that is no string."""
     pipeline = client.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command(*command)
