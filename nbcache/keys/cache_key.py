@@ -122,6 +122,7 @@ class Dependencies:
         through = (self._nbcache_folder, os.path.abspath(common.__file__ or ""))
 
         def register(original: Any, device: str, *args: Any, **kwargs: Any) -> Any:
+            """Register a device, and record its entries as torch's own unless a third party adds them."""
             result = original(device, *args, **kwargs)
             if self._known.is_caller(sys._getframe(), through):
                 for _, table in tables_of(common):

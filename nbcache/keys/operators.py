@@ -1,8 +1,8 @@
 """torch's values in fingerprints, above all operators: their schemas and registrations.
 
-torch's keys name an operator and leave its registrations out. Kernels for devices are left out here, too: the
-compiled graph calls the operator, and thus its current kernel. torch's dispatcher reports the file of a
-kernel, but not its function. So `Registrations` records functions during registration. A function that was
+torch's keys leave an operator's registrations out. Implementations for devices are left out here, too: the
+compiled graph calls the operator, and thus its current implementation. torch's dispatcher reports the file of
+an implementation, but not its function. So `Registrations` records functions during registration. A function
 registered before is unknown, unless torch itself stores it, as for `custom_op` and `register_fake`.
 """
 
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
     from nbcache.core.patches import Patches
 
 
-_KERNEL = re.compile(
+_IMPLEMENTATION = re.compile(
     r"(?P<key>\w+)(?:\[alias\])?(?P<inactive> \(inactive\))?: "
     r"(?:fallthrough )?registered (?:at (?P<file>.*):\d+|by RegisterOperators) :: ",
     re.ASCII,
 )
-"""A kernel's line in the dispatcher's text about an operator; replaced kernels are `(inactive)`."""
+"""An implementation's line in the dispatcher's text about an operator; a replaced one is `(inactive)`."""
 _HEADER = re.compile(r"(name|schema|debug|alias analysis kind): |$")
 _DEFINED = re.compile(r"debug: registered at (?P<file>.*):\d+")
 _COMPILED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".inl", ".mm")
 _DEVICES = frozenset({"CPU", "CUDA", "HIP", "HPU", "MPS", "MTIA", "PrivateUse1", "XPU"})
-"""Dispatch keys of kernels that run when the graph runs."""
+"""Dispatch keys of implementations that run when the graph runs."""
 _SHAPES = frozenset({"CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "Meta"})
-"""Dispatch keys of kernels that compute shapes; without one, torch may call a device's kernel."""
+"""Dispatch keys of implementations that compute shapes; without one, torch may call a device's."""
 _IMPLICIT = "CompositeImplicitAutograd"
-"""The dispatch key of a kernel that is registered without one."""
+"""The dispatch key of an implementation that is registered without one."""
 _REGISTERING_FILES = ("_library/custom_ops.py", "library.py")
-_KERNEL_ATTRIBUTES = frozenset({"_backend_fns", "_disabled_kernel", "_init_fn"})
-"""Attributes of a `CustomOpDef` that hold kernels for devices."""
-_IGNORED_ATTRIBUTES = _KERNEL_ATTRIBUTES | {"_lib", "_name", "_namespace", "_opoverload"}
+_DEVICE_ATTRIBUTES = frozenset({"_backend_fns", "_disabled_kernel", "_init_fn"})
+"""Attributes of a `CustomOpDef` that hold implementations for devices."""
+_IGNORED_ATTRIBUTES = _DEVICE_ATTRIBUTES | {"_lib", "_name", "_namespace", "_opoverload"}
 _TORCH_LIBRARIES = (b"libc10.so", b"libtorch.so", b"libtorch_cpu.so", b"libtorch_python.so")
 """Libraries of torch; a shared library that registers operators is linked with one of them."""
 
 
-class _Kernel(NamedTuple):
+class _Implementation(NamedTuple):
     key: str
     file: str
 
@@ -74,7 +74,7 @@ class Registrations:
         self._known = known
         self._late = late
         self._folder = os.path.join(os.path.dirname(os.path.abspath(str(torch.__file__))), "")
-        self._kernels: dict[tuple[str, str], list[tuple[Any, weakref.ref[Any]]]] = {}
+        self._functions: dict[tuple[str, str], list[tuple[Any, weakref.ref[Any]]]] = {}
         """(Operator, dispatch key) → registered functions, each with its library."""
         self._through = (
             os.path.join(os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))), ""),
@@ -97,7 +97,7 @@ class Registrations:
         def impl(original: Any, lib: Any, op_name: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
             self._note(self._examine_earlier)
             result = original(lib, op_name, fn, *args, **kwargs)
-            self._note(lambda: self._note_kernel(lib, op_name, fn, _dispatch_key(lib, args, kwargs)))
+            self._note(lambda: self._note_function(lib, op_name, fn, _dispatch_key(lib, args, kwargs)))
             return result
 
         def fallback(original: Any, lib: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -105,7 +105,7 @@ class Registrations:
             self._note(lambda: self._note_override(f"fallback {_dispatch_key(lib, args, kwargs)}", fn, lib))
             return result
 
-        def note_kernel(operator: Any, key: Any, function: Any) -> None:
+        def note_override(operator: Any, key: Any, function: Any) -> None:
             self._note_override(f"{operator.name()} {key}", function, operator)
 
         def py_impl(original: Any, operator: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ class Registrations:
             def inner(*functions: Any, **keywords: Any) -> Any:
                 result = register(*functions, **keywords)
                 for function in (*functions, *keywords.values()):
-                    self._note(partial(note_kernel, operator, key, function))
+                    self._note(partial(note_override, operator, key, function))
                 return result
 
             return inner
@@ -139,17 +139,19 @@ class Registrations:
         except Exception as error:
             self._on_fault(error)
 
-    def _note_kernel(self, library: Any, operator: Any, function: Any, dispatch_key: str) -> None:
+    def _note_function(self, library: Any, operator: Any, function: Any, dispatch_key: str) -> None:
+        """Record a function that `Library.impl` has registered, and drop those of destroyed libraries."""
         name = operator if isinstance(operator, str) else operator._name
         qualified = f"{library.ns}::{name.split('::')[-1]}"
         key = dispatch_key or _IMPLICIT
-        previous = self._kernels.get((qualified, key), ())
+        previous = self._functions.get((qualified, key), ())
         alive = [entry for entry in previous if entry[1]() is not None]
-        self._kernels[qualified, key] = [*alive, (function, weakref.ref(library))]
+        self._functions[qualified, key] = [*alive, (function, weakref.ref(library))]
         if self.is_torch_operator(qualified):
             self._note_override(f"{qualified} {key}", function, library)
 
     def _note_override(self, description: str, function: Any, owner: Any) -> None:
+        """Record a registration that any graph may reach, unless torch or a known package makes it."""
         name = description.partition(" ")[0]
         if name != "fallback" and not self.is_torch_operator(name):
             return
@@ -158,8 +160,8 @@ class Registrations:
             self._overrides.append((description, function, weakref.ref(owner)))
 
     def _forget(self, library: Any) -> None:
-        for place, entries in list(self._kernels.items()):
-            self._kernels[place] = [entry for entry in entries if entry[1]() is not library]
+        for place, entries in list(self._functions.items()):
+            self._functions[place] = [entry for entry in entries if entry[1]() is not library]
         self._overrides = [entry for entry in self._overrides if entry[2]() is not library]
 
     def _examine_earlier(self) -> None:
@@ -189,11 +191,11 @@ class Registrations:
             namespace, operator, key = entry.split("/")
             keys.setdefault(f"{namespace}::{operator}", set()).add(key)
         for name in sorted(keys):
-            for kernel in _kernels(self._torch, name):
-                if kernel.key not in keys[name]:
+            for implementation in _implementations(self._torch, name):
+                if implementation.key not in keys[name]:
                     continue
-                file = kernel.file.removeprefix(self._folder)
-                is_torch_file = file.endswith(_COMPILED) or file != kernel.file
+                file = implementation.file.removeprefix(self._folder)
+                is_torch_file = file.endswith(_COMPILED) or file != implementation.file
                 by_user = file in _REGISTERING_FILES and name.startswith("aten::")
                 if (by_user or not is_torch_file) and self.is_torch_operator(name):
                     return name
@@ -202,8 +204,8 @@ class Registrations:
     def add(self, state: Fingerprint, operator: Any, *, called: bool) -> None:
         """Add an `OpOverload` with all its registrations; Unknown if one of them was not recorded.
 
-        `called` says that code which runs during compilation calls the operator, and so may run its kernels.
-        torch itself runs the kernels of an operator tagged as pointwise if all its arguments are constant.
+        `called` says that code which runs during compilation calls the operator, and so may run any of its
+        implementations. torch itself runs an operator tagged as pointwise if all its arguments are constant.
         """
         name = operator._name
         state.note("operator", name)
@@ -212,7 +214,7 @@ class Registrations:
             return
         runs = called or self._torch.Tag.pointwise in operator.tags
         state.note(operator._schema, *sorted(map(str, operator.tags)), runs)
-        ignored = _IGNORED_ATTRIBUTES - _KERNEL_ATTRIBUTES if runs else _IGNORED_ATTRIBUTES
+        ignored = _IGNORED_ATTRIBUTES - _DEVICE_ATTRIBUTES if runs else _IGNORED_ATTRIBUTES
         adding = (id(state), name)  # other threads add other fingerprints
         self._adding.add(adding)
         try:
@@ -222,7 +224,7 @@ class Registrations:
                     attributes = vars(definition).items()
                     state.add({key: value for key, value in attributes if key not in ignored})
                 has_fake = self._add_rules(state, name)
-                self._add_kernels(state, name, definition is not None, has_fake, runs)
+                self._add_impls(state, name, definition is not None, has_fake, runs)
                 add_python(state, operator)
         finally:
             self._adding.discard(adding)
@@ -240,17 +242,17 @@ class Registrations:
         state.note(None if symmetric is None else sorted(symmetric.get() or ()))
         return fake is not None
 
-    def _add_kernels(self, state: Fingerprint, name: str, defined: bool, has_fake: bool, runs: bool) -> None:
-        kernels = sorted(_kernels(self._torch, name))
-        keys = {kernel.key for kernel in kernels}
+    def _add_impls(self, state: Fingerprint, name: str, defined: bool, has_fake: bool, runs: bool) -> None:
+        implementations = sorted(_implementations(self._torch, name))
+        keys = {implementation.key for implementation in implementations}
         has_shapes = has_fake or defined or bool(keys & _SHAPES) or _IMPLICIT in keys
         compiled = False
-        for key, file in kernels:
+        for key, file in implementations:
             if key in _DEVICES and has_shapes and not runs:
                 continue
             if defined and file == self._folder + _REGISTERING_FILES[0]:
                 continue  # a wrapper by `custom_op` of functions in the definition
-            entries = self._kernels.get((name, key), ())
+            entries = self._functions.get((name, key), ())
             if functions := tuple(function for function, library in entries if library() is not None):
                 state.note(key)
                 state.add(functions, f"its kernel for {key}")
@@ -259,7 +261,7 @@ class Registrations:
             elif not (has_fake and key == "Meta"):
                 raise state.unknown(f"its kernel for {key} was registered before nbcache was loaded")
         if compiled:
-            state.note(*_libraries(self._folder))
+            state.note(*_library_digests(self._folder))
 
     def is_torch_operator(self, name: str) -> bool:
         is_torchs = self._is_torchs.get(name)
@@ -319,18 +321,18 @@ def _definition(torch: ModuleType, name: str) -> re.Match[str] | None:
     return _DEFINED.search(torch._C._dispatch_dump(name))
 
 
-def _kernels(torch: ModuleType, name: str) -> Iterator[_Kernel]:
-    """Yield an operator's kernels in torch's dispatcher; UnsupportedTorch if its text is unreadable."""
+def _implementations(torch: ModuleType, name: str) -> Iterator[_Implementation]:
+    """Yield an operator's implementations in torch's dispatcher; UnsupportedTorch for unreadable text."""
     for line in torch._C._dispatch_dump(name).splitlines():
         if _HEADER.match(line):
             continue
-        if (match := _KERNEL.match(line)) is None:
+        if (match := _IMPLEMENTATION.match(line)) is None:
             raise UnsupportedTorch(f"nbcache cannot read what torch's dispatcher prints of `{name}`")
         if not match["inactive"]:
-            yield _Kernel(match["key"], match["file"] or _COMPILED[0])
+            yield _Implementation(match["key"], match["file"] or _COMPILED[0])
 
 
-def _libraries(folder: str) -> list[str]:
+def _library_digests(folder: str) -> list[str]:
     """Return digests of all loaded libraries but torch's: torch does not report which registers what."""
     try:
         with open("/proc/self/maps") as maps:
@@ -341,7 +343,7 @@ def _libraries(folder: str) -> list[str]:
     for path in paths:
         if ".so" in os.path.basename(path) and not path.startswith(folder) and os.path.exists(path):
             status = os.stat(path)
-            digest = _library(path, status.st_mtime_ns, status.st_size, status.st_ino)
+            digest = _library_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
             if digest is not None:
                 digests.add(digest)
     if not digests:
@@ -350,7 +352,7 @@ def _libraries(folder: str) -> list[str]:
 
 
 @lru_cache(maxsize=1024)
-def _library(path: str, modified_ns: int, size: int, inode: int) -> str | None:
+def _library_digest(path: str, modified_ns: int, size: int, inode: int) -> str | None:
     """Return the SHA-256 of a shared library that is linked with torch; else None."""
     if not size:
         return None
@@ -374,6 +376,8 @@ _PROCESS_MODULES = ("torch.distributed", "torch.distributed.distributed_c10d")
 
 
 class TorchValues:
+    """Adds torch's and Triton's values to fingerprints; a call returns False for any other value."""
+
     def __init__(
         self, torch: ModuleType, known: KnownPackages, registrations: Registrations, patterns: Patterns
     ) -> None:

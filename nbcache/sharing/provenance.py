@@ -189,13 +189,13 @@ class Judge:
                 f"{short(fingerprint)}, who compiled it, is not trusted here", next_step=error.next_step
             ) from None
 
-    def mark(self) -> str:
-        """Return a suffix for torch's folder; it changes with `trust=off` and when a signer is removed."""
+    def folder_suffix(self) -> str:
+        """Return a suffix for torch's folder, so that torch finds no code of signers who have lost trust."""
         if self.policy is Policy.OFF:
             return "-off"
         try:
             removed = self._keyring().removal_mark()
-        except TrustError:  # then nobody else is trusted
+        except TrustError:  # the keyring is unreadable, so that only this user's artifacts are used
             removed = b"?"
         return f"-{sha256(removed)[:8]}" if removed else ""
 

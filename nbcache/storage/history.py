@@ -270,10 +270,9 @@ def _run(row: Sequence[Any]) -> Run | None:
 def removed_influences(
     history: Sequence[Run], present: Collection[str]
 ) -> dict[tuple[str, int], frozenset[str]]:
-    """Return run identity → removed cells (digests) that may have influenced the run.
+    """Return run identity → removed cells (digests) that called its function earlier in its kernel.
 
-    A cell influences later runs of a kernel if it calls the same function: after a call with another size,
-    torch compiles for any size. `present` are the digests of the notebook's cells.
+    After a call with another size, torch compiles for any size. `present` are the notebook's cells.
     """
     removed: dict[tuple[str, str, str], set[str]] = {}
     by_run = {}

@@ -111,7 +111,7 @@ class TorchBridge:
         if baseline != self._baseline:
             with _nothing_compiles():
                 self._compile_for(baseline, session)
-        elif current and self.folder.is_due(session, current):
+        elif current and self.folder.is_outdated(session, current):
             with _nothing_compiles():
                 self.folder.take_back()
                 self._give_folder(session, current)

@@ -40,13 +40,13 @@ It is created with the folder, and deleted before the folder gets others' artifa
 folders deletes it, torch still uses the folder, and nbcache stores nothing from there.
 """
 _OTHERS_CODE = "nbcache_foreign"
-"""Folder in one that the user has set: a file for each `Judge.mark` with which others' code was added."""
+"""Folder in one that the user has set: a file for each `Judge.folder_suffix` while others' code arrived."""
 _NAME = f"nbcache_{os.geteuid()}"
 _REMEDY = "have it removed, or set TMPDIR to a folder of your own, and restart the kernel"
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
 _CODECACHE = "torch._inductor.codecache"
 _HEADERS = "precompiled_headers"
-_USED = (_HEADERS, "cache")
+_ALWAYS_USED = (_HEADERS, "cache")
 """Folders in torch's default one that it reads whatever TORCHINDUCTOR_CACHE_DIR says; one has pickles."""
 _HEADER_FOLDERS = {"_HEADER_DIR": (_HEADERS,), "_HEADER_LOCK_DIR": (_HEADERS, "locks")}
 _TRITON_FOLDER = "TRITON_CACHE_DIR"
@@ -82,6 +82,7 @@ class CacheFolder:
         """True once others' code is, or is about to be, where torch looks."""
 
     def where(self) -> tuple[str, str]:
+        """Return torch's folder, empty if it is unknown, and who chooses it, for reports."""
         if value := os.environ.get(FOLDER):
             ours = Path(value) == self._given
             return value, "nbcache, for this environment" if ours else f"environment, {FOLDER}"
@@ -103,7 +104,7 @@ class CacheFolder:
             if not portable:  # else the baseline is in torch's keys
                 _warn_of_other_cpus(session, Path(self._expected), current)
             return
-        folder, notices = folder_in_root(_name(session, current), self._own())
+        folder, notices = choose_folder(_name(session, current), self._own_folder())
         for notice in notices:
             session.notice(notice)
         earlier, self._given = self._given, folder or self._last_resort()
@@ -153,7 +154,7 @@ class CacheFolder:
         """Return whether nbcache's folder is missing or not private: programs clean temp folders."""
         return self._given is not None and self._expected is not None and not is_private(self._given)
 
-    def is_due(self, session: Session, current: Environment) -> bool:
+    def is_outdated(self, session: Session, current: Environment) -> bool:
         """Return whether the trusted signers have changed, so that torch needs another folder."""
         if self._given is None:
             return self._expected is not None and _holds_others(session, Path(self._expected))
@@ -161,18 +162,18 @@ class CacheFolder:
 
     def clear(self) -> None:
         """Empty nbcache's folders for torch, for all environments."""
-        for root in (usual_root(), self._own() / _NAME):
+        for root in (usual_root(), self._own_folder() / _NAME):
             with contextlib.suppress(OSError):
                 is_ours = refusal(root) is None and _has_private_mode(root)
                 for folder in root.iterdir() if is_ours else ():
                     if folder.name != _DEFAULT and folder.is_dir() and not folder.is_symlink():
                         _empty(folder)
 
-    def _own(self) -> Path:
+    def _own_folder(self) -> Path:
         return Path(os.devnull) if self.session is None else self.session.settings.dir
 
     def _default(self) -> Path:
-        return folder_in_root(_DEFAULT, self._own())[0] or self._last_resort()
+        return choose_folder(_DEFAULT, self._own_folder())[0] or self._last_resort()
 
     def _last_resort(self) -> Path:
         """Return a folder for torch that nbcache does not serve; it is private if possible."""
@@ -185,6 +186,7 @@ class CacheFolder:
         self._disowned = True
 
     def is_own(self) -> bool:
+        """Return whether this user compiled all artifacts in torch's folder, as its file `OWN` states."""
         return self._given is not None and not self._disowned and (self._given / OWN).exists()
 
     def may_get(self) -> bool:
@@ -195,18 +197,18 @@ class CacheFolder:
         try:
             if self._given is not None:
                 (self._given / OWN).unlink(missing_ok=True)
-            mark = "" if self.session is None else self.session.judge.mark()
+            suffix = "" if self.session is None else self.session.judge.folder_suffix()
             for folder in (self._expected, os.environ.get(_TRITON_FOLDER)):
                 if folder and not _is_below_root(Path(folder)):
-                    note_others(Path(folder), mark)
+                    note_others(Path(folder), suffix)
         except OSError:
             return False
         return True
 
 
-def note_others(folder: Path, mark: str) -> None:
+def note_others(folder: Path, suffix: str) -> None:
     """Mark a folder that the user has set before it gets others' code; raises OSError."""
-    note = folder / _OTHERS_CODE / (mark or "-")
+    note = folder / _OTHERS_CODE / (suffix or "-")
     if not note.exists():
         note.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
@@ -222,10 +224,11 @@ def _holds_others(session: Session, folder: Path) -> bool:
         return False
     except OSError:
         return True
-    return bool({*notes} - {session.judge.mark() or "-"})
+    return bool({*notes} - {session.judge.folder_suffix() or "-"})
 
 
 def _may_hold_others(session: Session, variable: str, folder: str) -> bool:
+    """Return `_holds_others` for the folder in an environment variable; if it is True, give a notice."""
     if not _holds_others(session, Path(folder)):
         return False
     why = "it may hold what was compiled by signers who are not trusted any more"
@@ -268,7 +271,7 @@ def _is_automatic(folder: Path) -> bool:
 
 
 def _name(session: Session, current: Environment) -> str:
-    return f"{current.digest[:16]}{session.judge.mark()}"
+    return f"{current.digest[:16]}{session.judge.folder_suffix()}"
 
 
 def _is_below(path: str, folder: Path | str | None) -> bool:
@@ -292,12 +295,12 @@ def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) ->
 # --- folders that no other user can have written to --------------------------------------------------
 
 
-def folder_in_root(name: str, own: Path) -> tuple[Path | None, list[str]]:
-    """Return the folder `name` in the first usable root, or None, with notices for the user."""
+def choose_folder(name: str, own: Path) -> tuple[Path | None, list[str]]:
+    """Return the folder `name` in the first usable root, or None, with notices; `own` is nbcache's folder."""
     notices: list[str] = []
     why = ""
-    is_for_torch = not any(map(str.isspace, str(own)))  # torch cannot compile in a path with spaces
-    for root in (usual_root(), *([own / _NAME] if is_for_torch else [])):
+    torch_can_use_own = not any(map(str.isspace, str(own)))  # torch cannot compile in a path with spaces
+    for root in (usual_root(), *([own / _NAME] if torch_can_use_own else [])):
         try:
             root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _foreign_parent(root) is not None:  # common in containers, so only the doctor reports it
@@ -355,7 +358,7 @@ def _is_safe_below(folder: Path, name: str) -> bool:
 
 
 def secure(folder: Path) -> bool:
-    """Make a private `folder`; return whether this removed an open one. StoreUnavailable if that fails."""
+    """Make a private `folder`; return whether it replaces one that others could enter. May raise."""
     _make(folder)
     fault = _fault(folder)
     if fault is not None and _is_root(folder):
@@ -374,6 +377,7 @@ def secure(folder: Path) -> bool:
 
 
 def _is_root(folder: Path) -> bool:
+    """Return whether a folder has the name of a root, or of a last resort."""
     return folder.name == _NAME or folder.name.startswith(f"{_NAME}_")
 
 
@@ -382,6 +386,7 @@ def _is_below_root(folder: Path) -> bool:
 
 
 def _fault(folder: Path) -> str | None:
+    """Return why a path is no folder of this user, as the end of a sentence; None if it is one."""
     try:
         status = folder.lstat()
     except OSError as error:
@@ -506,6 +511,6 @@ class DefaultFolder:
         folder = Path(usual)
         with contextlib.suppress(OSError):  # its first creator owns it
             folder.mkdir(mode=0o700)
-        if is_safe(folder) and all(_is_safe_below(folder, name) for name in _USED):
+        if is_safe(folder) and all(_is_safe_below(folder, name) for name in _ALWAYS_USED):
             return usual
         return str(self._other())

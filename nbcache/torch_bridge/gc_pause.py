@@ -52,7 +52,7 @@ class HeapAside:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """Unfreeze the heap in a forked child: it may lack the threads that would do so."""
+        """Unfreeze the heap in a forked child: the thread that would do so may exist only in the parent."""
         self._lock = threading.Lock()
         self.reset()
 

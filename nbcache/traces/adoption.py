@@ -313,7 +313,7 @@ def _check_names(objects: Any, trace: Trace, frame: Frame) -> None:
         scope = getattr(facts.module_by_name(module), "__dict__", None) if module else frame.scope
         if scope is None:
             raise NoTrace(f"the module {module} is not imported yet")
-        current_rows = facts.names_of(objects, scope, [name for name, _ in rows])
+        current_rows = facts.name_rows(objects, scope, [name for name, _ in rows])
         for (name, stored), (_, current) in zip(rows, current_rows, strict=True):
             if stored != current:
                 subject = f"the name {name}" + (f" of {module}" if module else "")

@@ -431,8 +431,8 @@ def builtins_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:
     return builtin_names if isinstance(builtin_names, dict) else builtin_names.__dict__
 
 
-def names_of(objects: Objects, scope: Mapping[str, Any], names: Iterable[str]) -> list[list[str]]:
-    """Return rows [name, digest] for what each name means in these globals; only constants are digested."""
+def name_rows(objects: Objects, scope: Mapping[str, Any], names: Iterable[str]) -> list[list[str]]:
+    """Return rows [name, fact] for the globals `scope`: a constant's digest, or present, built in, absent."""
     builtin = builtins_of(scope)
     rows = []
     for name in names:
@@ -535,7 +535,7 @@ def _backend(torch: ModuleType, backend: Any) -> str:
     options = options_of(torch, backend)
     if options.get("triton.cudagraphs") or torch._inductor.config.triton.cudagraphs:
         raise NoTrace("it is compiled for CUDA graphs")
-    return f"{inner.dynamic} {getattr(inner, 'name', None)} {_text_of(dict(sorted(options.items())))}"
+    return f"{inner.dynamic} {getattr(inner, 'name', None)} {_stable_text(dict(sorted(options.items())))}"
 
 
 def options_of(torch: ModuleType, backend: Any) -> dict[str, Any]:
@@ -595,7 +595,7 @@ def _settings() -> Iterator[str]:
         for name, value in sorted(config.get_config_copy().items()):
             if name in _WITHOUT_EFFECT or name in config._compile_ignored_keys:
                 continue
-            yield f"{module}.{name} {_text_of(value)}"
+            yield f"{module}.{name} {_stable_text(value)}"
     ignored = ("TORCHINDUCTOR_CACHE", "TORCH_LOGS")
     for name in sorted(os.environ):
         if name.startswith(("TORCH", "PYTORCH")) and not name.startswith(ignored):
@@ -612,19 +612,19 @@ def _rules(torch: ModuleType) -> Iterator[str]:
         yield f"{name} {' '.join(sorted(rules))}"
 
 
-def _text_of(value: Any) -> str:
-    """Return a setting as a text that is the same in each process."""
+def _stable_text(value: Any) -> str:
+    """Return a setting as a text that is the same in each process; NoTrace if it has none."""
     if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(map(_text_of, value)))}}}"
+        return f"{{{', '.join(sorted(map(_stable_text, value)))}}}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_text_of, value))}]"
+        return f"[{', '.join(map(_stable_text, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_text_of(key)}: {_text_of(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{_stable_text(key)}: {_stable_text(item)}' for key, item in value.items())}}}"
     if isinstance(value, FunctionType):
         return f"{value.__module__}.{value.__qualname__} {code_digest(value.__code__)}"
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     text = repr(value)
     if " at 0x" in text:
-        raise NoTrace("a setting of the compiler has an object as its value")
+        raise NoTrace("a setting of the compiler has an object as its value")  # the text has its address
     return text

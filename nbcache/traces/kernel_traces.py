@@ -324,7 +324,7 @@ class Traces:
                     self._session.reject(_TYPE, key, error)
                     continue
                 if trial is not None:
-                    _check_trial(self._torch, call.adoption, frame)
+                    _check_guards_fail(self._torch, call.adoption, frame)
                     return call.adoption.output
                 self._session.cache.mark_restored(_TYPE, key)
                 count_and_record(self._session, artifact, made=False)
@@ -445,8 +445,8 @@ class Traces:
         )
 
 
-def _check_trial(torch: ModuleType, adoption: Adoption, frame: Frame) -> None:
-    """Raise RuntimeError if the guards of an adopted trace also pass for inputs of another type."""
+def _check_guards_fail(torch: ModuleType, adoption: Adoption, frame: Frame) -> None:
+    """Raise RuntimeError if the guards of the sample's trace also pass for int32, which it does not use."""
     tensors = {name: value for name, value in frame.values.items() if isinstance(value, torch.Tensor)}
     other = frame.values | {name: tensor.to(torch.int32) for name, tensor in tensors.items()}
     if adoption.output.build_guards().guard_manager.check(other):

@@ -582,7 +582,7 @@ def _name_rows(objects: Objects, frame: Frame, observations: Observations) -> It
             names = {str(step.value) for step in steps_of(part) if step.operation in LOADS_GLOBAL}
             read.setdefault(module, (scope, set()))[1].update(names)
     for module, (scope, names_read) in sorted(read.items(), key=lambda item: item[0]):
-        yield from ([module, *row] for row in facts.names_of(objects, scope, sorted(names_read)))
+        yield from ([module, *row] for row in facts.name_rows(objects, scope, sorted(names_read)))
 
 
 def _attribute_names(observations: Observations, values: Iterable[Any]) -> set[str]:

@@ -141,13 +141,14 @@ def _is_name(field: str, value: object) -> bool:
     return isinstance(value, str) and (field in ("global_name", "local_name") or value.isidentifier())
 
 
-def _argument_from_row(row: Any, sources: Sequence[Any], weak: Any = None) -> Any:
+def _argument_from_row(row: Any, sources: Sequence[Any], reference: Any = None) -> Any:
+    """Return the argument that `Sources.row` wrote; `reference` is the weak reference, if it was one."""
     if row[0] == "source" and len(row) == 2 and type(row[1]) is int and 0 <= row[1] < len(sources):
         return sources[row[1]]
     if row[0] == "builtin" and len(row) == 2 and isinstance(getattr(builtins, row[1], None), type):
         return getattr(builtins, row[1])
-    if row[0] == "weak" and weak is not None:
-        return weak
+    if row[0] == "weak" and reference is not None:
+        return reference
     raise corrupt("a value of a trace is invalid")
 
 

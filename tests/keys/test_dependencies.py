@@ -165,7 +165,7 @@ from nbcache.keys.cache_key import Dependencies
 """,
     "an exception while a registration is noted": f"""
 from nbcache.keys.operators import Registrations
-{RAISE}Registrations._note_kernel = fail
+{RAISE}Registrations._note_function = fail
 """,
     "an exception where a hit is judged": f"""
 from nbcache.keys import cache_key

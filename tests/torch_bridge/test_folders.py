@@ -21,7 +21,7 @@ from nbcache.torch_bridge.cache_folder import (
     OWN,
     CacheFolder,
     DefaultFolder,
-    folder_in_root,
+    choose_folder,
     is_private,
     is_safe,
     note_others,
@@ -68,7 +68,7 @@ def plant(folder: Path, *, owner: int = MALLORY, mode: int = 0o777) -> Path:
 
 
 def test_the_usual_folder_is_made_for_its_owner_alone(temp: Path, own: Path) -> None:
-    folder, said = folder_in_root("0123", own)
+    folder, said = choose_folder("0123", own)
 
     assert (folder, said) == (temp / NAME / "0123", [])
     assert [stat.S_IMODE(each.stat().st_mode) for each in (folder.parent, folder)] == [0o700, 0o700]
@@ -81,7 +81,7 @@ def test_where_somebody_else_made_it_first_it_is_in_nbcaches_own_folder_and_that
 ) -> None:
     plant(temp / NAME)
 
-    folder, said = folder_in_root("0123", own)
+    folder, said = choose_folder("0123", own)
 
     assert folder == own / NAME / "0123" and is_private(folder)
     assert len(said) == 1
@@ -123,13 +123,13 @@ def test_a_folder_that_was_open_to_others_is_emptied(temp: Path, own: Path, mode
     planted = plant(temp / NAME / "0123", owner=os.geteuid(), mode=0o700)
     (temp / NAME).chmod(mode)
 
-    folder, said = folder_in_root("0123", own)
+    folder, said = choose_folder("0123", own)
 
     assert folder == temp / NAME / "0123" and is_private(folder)
     assert not planted.exists() and [each.name for each in folder.iterdir()] == [OWN]
     assert [each.name for each in temp.iterdir()] == [NAME]
     assert len(said) == 1 and "was open to others" in said[0]
-    assert folder_in_root("0123", own) == (folder, [])
+    assert choose_folder("0123", own) == (folder, [])
 
 
 @pytest.mark.parametrize("owner", [os.geteuid(), pytest.param(MALLORY, marks=as_root)])
@@ -137,7 +137,7 @@ def test_so_is_the_folder_of_an_environment_and_what_is_in_others(temp: Path, ow
     planted = plant(temp / NAME / "0123", owner=owner)
     (temp / NAME).chmod(0o700)
 
-    folder, said = folder_in_root("0123", own)
+    folder, said = choose_folder("0123", own)
 
     assert not planted.exists() and is_private(folder)
     assert len(said) == 1 and str(folder) in said[0]
@@ -148,19 +148,19 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed(temp: Path, own: Path, 
     (temp / NAME).mkdir(mode=0o700)
     (temp / NAME / "0123").symlink_to(elsewhere.parent)
 
-    folder, _ = folder_in_root("0123", own)
+    folder, _ = choose_folder("0123", own)
 
     assert not folder.is_symlink() and elsewhere.exists()
     assert [each.name for each in folder.iterdir()] == [OWN]
     (temp / NAME).rename(temp / "aside")
     (temp / NAME).symlink_to(temp / "aside")
-    assert folder_in_root("0123", own)[0].parent == own / NAME
+    assert choose_folder("0123", own)[0].parent == own / NAME
 
 
 def test_a_temp_folder_in_which_others_can_replace_folders_is_not_used(temp: Path, own: Path) -> None:
     temp.chmod(0o777)
 
-    folder, said = folder_in_root("0123", own)
+    folder, said = choose_folder("0123", own)
 
     assert (folder.parent, said) == (own / NAME, [])  # nobody has done any harm yet
     error = refusal(usual_root())
@@ -171,9 +171,9 @@ def test_a_temp_folder_of_a_group_is_used_where_the_group_is_ones_own(
     temp: Path, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temp.chmod(0o775)
-    assert folder_in_root("0123", own)[0].parent == temp / NAME
+    assert choose_folder("0123", own)[0].parent == temp / NAME
     monkeypatch.setattr("grp.getgrgid", lambda group: SimpleNamespace(gr_name="staff"))
-    assert folder_in_root("0123", own)[0].parent == own / NAME
+    assert choose_folder("0123", own)[0].parent == own / NAME
 
 
 def test_a_kernel_that_goes_on_as_plain_torch_never_looks_where_others_code_may_lie(

@@ -234,7 +234,7 @@ class Objects:
         if kind in (range, slice):
             return lambda value: self._parts(kind.__name__, value.start, value.stop, value.step)
         if kind is types.CellType:
-            return lambda value: self._join("cell", *self._contents(value))
+            return lambda value: self._join("cell", *self._cell_content(value))
         if kind is types.MappingProxyType:
             return self._proxy
         makers: tuple[tuple[Any, Callable[[Any], str]], ...] = (
@@ -281,7 +281,7 @@ class Objects:
     def _function(self, function: types.FunctionType) -> str:
         scope = getattr(sys.modules.get(function.__module__ or ""), "__dict__", None)
         self._in_instance = True
-        cells = [content for cell in function.__closure__ or () for content in self._contents(cell)]
+        cells = [content for cell in function.__closure__ or () for content in self._cell_content(cell)]
         return self._join(
             f"function {function.__qualname__}",
             f"{function.__name__} {function.__module__} {function.__globals__ is scope}",
@@ -294,7 +294,8 @@ class Objects:
             *self._named_parts(vars(function), _IGNORED_OF_FUNCTIONS | self.ignored),
         )
 
-    def _contents(self, cell: types.CellType) -> list[str]:
+    def _cell_content(self, cell: types.CellType) -> list[str]:
+        """Return the digest of a closure cell's content, as a list."""
         self._visit(cell)
         try:
             content = cell.cell_contents

@@ -37,9 +37,12 @@ class Running:
     def __init__(self, is_user_code: Callable[[types.CodeType], bool]) -> None:
         self._is_user_code = is_user_code
         self._attributes: dict[tuple[type, str], bool | None] = {}
+        """Class and attribute → result of `_attribute_of_instances`."""
         self._elements: dict[type, bool] = {}
+        """Class → whether its `__getitem__` runs user code."""
 
     def attribute(self, value: Any, name: str) -> bool:
+        """Return whether `value.name` runs user code."""
         kind = type(value)
         if kind in _PROXIES:
             return True
@@ -67,6 +70,7 @@ class Running:
 
     @staticmethod
     def missing(value: Any, key: Any) -> bool:
+        """Return whether `value[key]` calls a dictionary's `__missing__`."""
         kind = type(value)
         makes = issubclass(kind, dict) and _lookup(kind, "__missing__") is not _ABSENT
         return makes and not dict.__contains__(value, key)

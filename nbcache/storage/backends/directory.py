@@ -153,10 +153,7 @@ class DirectoryStore:
                     raise
 
     def _ensure_folder(self, folder: Path) -> bool:
-        """Make a missing folder of the store; return whether others can write to it.
-
-        StoreUnavailable if it is another user's, another user's link, or no folder.
-        """
+        """Make a missing folder, or refuse one of another user; return whether others can write to it."""
         try:
             status = folder.lstat()
         except FileNotFoundError:

@@ -82,10 +82,10 @@ class _Kernels:
 
     def renew(self) -> None:
         """Drop torch's pool in a forked child, which lacks its threads: torch (2.13) would wait for them."""
-        self._forget()
+        self._clear_caches()
         self._session.attempt("compiling in a forked process", _renew_pool)
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         """Empty torch's in-process caches: they also keep failures (2.13), such as those of an interrupt."""
         for cls in tuple(self._classes):
             cls.cache.clear()
@@ -113,8 +113,8 @@ class _Kernels:
             load = original(cls, *args, **kwargs)
         if key is None:
             return load
-        recording = self._recording(load, key, began, graph)
-        return recording if graph is not None else cls.cache.setdefault(self._slot(key), recording)
+        loader = self._recording_loader(load, key, began, graph)
+        return loader if graph is not None else cls.cache.setdefault(self._slot(key), loader)
 
     def _slot(self, key: str) -> str:
         """Return the kernel's name in this process, which may compile for several baselines in turn."""
@@ -179,6 +179,7 @@ class _Kernels:
 
     @contextlib.contextmanager
     def _compiling(self, graph: str | None) -> Iterator[None]:
+        """Give the stored `graph` up if its kernel cannot be compiled; None for another graph's kernel."""
         try:
             yield
         except Exception as error:
@@ -186,9 +187,10 @@ class _Kernels:
                 raise
             raise self._give_up(graph, "cannot be compiled") from error
 
-    def _recording(
+    def _recording_loader(
         self, load: Callable[[], Any], key: str, began: float, graph: str | None
     ) -> Callable[[], Any]:
+        """Return a function that calls `load` once, and records the kernel's library."""
         library: Any = None
         slot = self._slot(key)
 
@@ -199,7 +201,7 @@ class _Kernels:
                     with self._compiling(graph):
                         library = load()
                 except BaseException:
-                    self._forget()
+                    self._clear_caches()
                     raise
                 record = partial(self._record, key, slot, began, library)
                 self._session.attempt("recording a kernel", record)
@@ -276,6 +278,7 @@ def compiled_since(began: float, status: os.stat_result) -> bool:
 
 
 def place(cache_folder: str, artifact: Artifact) -> Path:
+    """Write a shared object into torch's cache folder, unless it is there already; return its path."""
     path = _path(cache_folder, artifact)
     if path.exists() and sha256(path.read_bytes()) == artifact.digest:
         os.utime(path)

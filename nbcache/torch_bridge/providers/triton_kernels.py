@@ -41,7 +41,7 @@ from nbcache.torch_bridge.recording import (
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 KERNEL, MODULE = "triton_kernel", "triton_module"
-_CANDIDATE = "Placeholder.DESCRIPTIVE_NAME"
+_CANDIDATE_NAME = "Placeholder.DESCRIPTIVE_NAME"
 """torch's name for kernels that `max-autotune` compiles only to benchmark them (2.11, 2.13)."""
 _NAME = re.compile(r"'kernel_name': '([^']*)'")
 _KEY = re.compile(r"[A-Z2-7]{52}")
@@ -83,18 +83,19 @@ def bundle_what_runs(heuristics: ModuleType, context: Context, patches: Patches)
     hit on another machine writes to disk. Once a kernel has run, torch 2.13 bundles only kernels that ran:
     the candidates, without the graph's own kernels, which a hit on another machine compiles again.
     """
-    bundler, tuner, thread = heuristics.TritonBundler, heuristics.CachingAutotuner, threading.local()
+    bundler, tuner, of_thread = heuristics.TritonBundler, heuristics.CachingAutotuner, threading.local()
 
     def precompile(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        outer = getattr(thread, "is_candidate", False)
-        thread.is_candidate = self.inductor_meta.get("kernel_name") == _CANDIDATE
+        """Note for `put_unless_candidate`, in this thread, whether the kernel is a candidate."""
+        outer = getattr(of_thread, "is_candidate", False)
+        of_thread.is_candidate = self.inductor_meta.get("kernel_name") == _CANDIDATE_NAME
         try:
             return original(self, *args, **kwargs)
         finally:
-            thread.is_candidate = outer
+            of_thread.is_candidate = outer
 
     def put_unless_candidate(original: Any, *args: Any, **kwargs: Any) -> Any:
-        return None if getattr(thread, "is_candidate", False) else original(*args, **kwargs)
+        return None if getattr(of_thread, "is_candidate", False) else original(*args, **kwargs)
 
     def ignore(original: Any, *args: Any, **kwargs: Any) -> None:
         pass
@@ -113,9 +114,9 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
         return
     from triton.runtime.cache import FileCacheManager
 
-    session, tuner, thread = context.session, heuristics.CachingAutotuner, threading.local()
+    session, tuner, of_thread = context.session, heuristics.CachingAutotuner, threading.local()
 
-    def note(self: Any, launcher: Any, began: float) -> None:
+    def record(self: Any, launcher: Any, began: float) -> None:
         """Record a kernel that was compiled since `began` (Unix time), or that is in nbcache's folder."""
         if triton_replaces_kernels():
             return
@@ -134,31 +135,31 @@ def provide_tuned(heuristics: ModuleType, context: Context, patches: Patches) ->
         began = time.time()
         best = original(self, *args, **kwargs)
         if getattr(getattr(best, "config", None), "found_by_coordesc", False):
-            session.attempt("recording a tuned kernel", partial(note, self, best, began))
+            session.attempt("recording a tuned kernel", partial(record, self, best, began))
         return best
 
     def _precompile_config(original: Any, self: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
-        thread.is_winner = getattr(config, "found_by_coordesc", False)
+        of_thread.is_winner = getattr(config, "found_by_coordesc", False)
         try:
             return original(self, config, *args, **kwargs)
         finally:
-            thread.is_winner = False
+            of_thread.is_winner = False
 
-    def make_present(manager: Any) -> bool:
+    def restore(manager: Any) -> bool:
         if not context.serving() or not _KEY.fullmatch(manager.key):
             return False
 
-        def use(artifact: Artifact) -> bool:
+        def unpack_into_folder(artifact: Artifact) -> bool:
             unpack(artifact.content, Path(manager.cache_dir))
             return True
 
-        return bool(use_newest(session, KERNEL, manager.key, use))
+        return bool(use_newest(session, KERNEL, manager.key, unpack_into_folder))
 
     def get_group(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         group = original(self, *args, **kwargs)
-        if group is None and getattr(thread, "is_winner", False):
-            thread.is_winner = False
-            if session.attempt("restoring a tuned kernel", partial(make_present, self)):
+        if group is None and getattr(of_thread, "is_winner", False):
+            of_thread.is_winner = False
+            if session.attempt("restoring a tuned kernel", partial(restore, self)):
                 group = original(self, *args, **kwargs)
         return group
 
@@ -173,14 +174,14 @@ def pack(folder: Path) -> bytes:
     files = {}
     for name, content in contents.items():
         if name.startswith(_GROUP):
-            content = _group(content, contents, os.fsdecode(_FOLDER))
+            content = _group_file(content, contents, os.fsdecode(_FOLDER))
         elif name.endswith(".json"):
             content = content.replace(os.fsencode(folder), _FOLDER)
         files[name] = base64.b64encode(content).decode()
     return to_json(KERNEL, {"files": files})
 
 
-def _group(content: bytes, names: Collection[str], folder: str) -> bytes:
+def _group_file(content: bytes, names: Collection[str], folder: str) -> bytes:
     """Return Triton's list of files for `folder`, reduced to `names`: Triton 3.8 needs all listed files."""
     try:
         listed = json.loads(content)["child_paths"]
@@ -206,7 +207,7 @@ def unpack(content: bytes, folder: Path) -> None:
         raise corrupt(f"a {KERNEL} holds no machine code, or does not name its files")
     for name in in_order:
         if name.startswith(_GROUP):
-            files[name] = _group(files[name], files, str(folder))
+            files[name] = _group_file(files[name], files, str(folder))
         elif name.endswith(".json"):
             files[name] = files[name].replace(_FOLDER, os.fsencode(folder))
     folder.mkdir(parents=True, exist_ok=True)
@@ -236,7 +237,7 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
     """
     session = context.session
 
-    def module(
+    def load_module(
         compile: Callable[[], Any], read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any
     ) -> Any:
         key = session.attempt("restoring a module of Triton", partial(key_of, read, name, args, options))
@@ -246,7 +247,7 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
         if module is None:
             began = time.time()
             module = compile()
-            session.attempt("recording a module of Triton", partial(note, key, module, began))
+            session.attempt("recording a module of Triton", partial(record, key, module, began))
         return module
 
     def key_of(read: Callable[[], str], name: str, args: tuple[Any, ...], options: Any) -> str | None:
@@ -257,7 +258,7 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
 
         return use_newest(session, MODULE, key, lambda artifact: _load(name, place(cache_dir(), artifact)))
 
-    def note(key: str, module: ModuleType, began: float) -> None:
+    def record(key: str, module: ModuleType, began: float) -> None:
         """Record a module; it is this user's if compiled since `began` (Unix time) or by this user before."""
         path = Path(str(module.__file__))
         status = path.stat()
@@ -266,11 +267,11 @@ def provide_modules(driver: ModuleType, context: Context, patches: Patches) -> N
 
     def compile_module_from_src(original: Any, src: str, name: str, *args: Any, **options: Any) -> Any:
         compile = partial(original, src, name, *args, **options)
-        return module(compile, lambda: src, name, args, options)
+        return load_module(compile, lambda: src, name, args, options)
 
     def compile_module_from_file(original: Any, src_path: str, name: str, *args: Any, **options: Any) -> Any:
         compile, path = partial(original, src_path, name, *args, **options), Path(src_path)
-        return module(compile, path.read_text, name, args, {**options, "language": path.suffix})
+        return load_module(compile, path.read_text, name, args, {**options, "language": path.suffix})
 
     if hasattr(driver, "compile_module_from_file"):  # since Triton 3.8
         patches.hook(driver, "compile_module_from_file", compile_module_from_file)
@@ -310,7 +311,7 @@ def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches
 
     session = context.session
 
-    def make_present(source: str) -> None:
+    def restore_tuning(source: str) -> None:
         from torch._inductor.codecache import get_hash, get_path
         from torch._inductor.runtime.autotune_cache import AutotuneCache
 
@@ -326,7 +327,7 @@ def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches
     def count(kernel_name: str, source: str) -> None:
         match = _NAME.search(source)
         name = kernel_name if match is None else match[1]  # a user's function has another name
-        if name == _CANDIDATE:
+        if name == _CANDIDATE_NAME:
             return
         session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
         # A kernel from a graph's bundle still has the compile id of another process.
@@ -337,7 +338,7 @@ def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches
     def triton(
         original: Any, self: Any, kernel_name: str, source_code: str, *args: Any, **kwargs: Any
     ) -> Any:
-        session.attempt(_RESTORING, partial(make_present, source_code))
+        session.attempt(_RESTORING, partial(restore_tuning, source_code))
         session.attempt("counting a kernel", partial(count, kernel_name, source_code))
         return original(self, kernel_name, source_code, *args, **kwargs)
 
@@ -345,6 +346,7 @@ def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches
 
 
 def _tuning_key(path: str) -> str:
+    """Return torch's key for a file of its autotune cache: the last two parts of the path."""
     return "/".join(path.split(os.sep)[-2:])
 
 
