@@ -68,7 +68,6 @@ RIGHT = {
             "signed",
             "spelled",
             "united",
-            "vouched",
             "wrapped",
         ),
         CONVERTED,

@@ -113,7 +113,7 @@ class NotebookCache:
     def forget(self) -> None:
         """Forget all artifacts that were read, used or given up, since the store has been cleared."""
         with self._lock:
-            self._forget_read()
+            self._forget_artifacts()
             self._prefetcher.begin(None)
             self._given_up.clear()
             self.history.forget()
@@ -196,7 +196,7 @@ class NotebookCache:
         return (type, key) in self._given_up
 
     def give_up(self, type: str, key: str, why: str) -> None:
-        """Stop using the artifacts under `key`, which are useless because of `why`, and delete them."""
+        """Delete the artifacts under `key`, which are useless here, and never look them up; log `why`."""
         if (environment := self.environment) is None or self.is_given_up(type, key):
             return
         self._given_up.add((type, key))
@@ -206,16 +206,16 @@ class NotebookCache:
 
     # --- reading ahead --------------------------------------------------------------------------
 
-    def environment_ready(self, environment: Environment) -> None:
+    def set_environment(self, environment: Environment) -> None:
         """Set the environment of compiled code, and start to read the notebook's artifacts ahead."""
         if self.environment is not None and self.environment.digest == environment.digest:
             return
         with self._lock:
             self.environment = environment
-            self._forget_read()
-        self.read_again()
+            self._forget_artifacts()
+        self.start_reading_ahead()
 
-    def read_again(self) -> None:
+    def start_reading_ahead(self) -> None:
         if (environment := self.environment) is None:
             return
         if not self.read_in_background(partial(self._read_ahead, environment, self._prefetcher)):
@@ -258,7 +258,7 @@ class NotebookCache:
         load = partial(self.artifacts.load_manifest, environment, notebook)
         return self._access("read", "reading the manifest", load)
 
-    def _forget_read(self) -> None:
+    def _forget_artifacts(self) -> None:
         """Forget all artifacts that were read or used. The caller holds the lock."""
         self._prefetcher.stop()
         self._prefetcher = Prefetcher(self._read, partial(self._session.report_fault, "unpacking a snapshot"))
@@ -343,11 +343,11 @@ class NotebookCache:
     # --- on the worker thread -------------------------------------------------------------------
 
     def _store(
-        self, environment: Environment, make: Callable[[], Artifact], cell: str, function: str, is_new: bool
+        self, environment: Environment, make: Callable[[], Artifact], cell: str, function: str, made: bool
     ) -> None:
         def put() -> tuple[ArtifactRef | None, bytes | None]:
             artifact, digest = make(), environment.digest
-            if not is_new:
+            if not made:
                 return self.artifacts.refresh(digest, artifact, cell=cell, function=function), None
             packed = pack(artifact.content)
             return self.artifacts.put(digest, artifact, packed, cell=cell, function=function), packed
@@ -355,7 +355,7 @@ class NotebookCache:
         ref, packed = self._access("write", "storing what was compiled", put) or (None, None)
         if ref is None:
             return
-        self._bound(ref.size)
+        self._evict_after(ref.size)
         with self._lock:
             if environment is self.environment:
                 if type_of(ref.type).grows:
@@ -371,7 +371,7 @@ class NotebookCache:
         adopt = partial(self.artifacts.adopt, environment.digest, ref, packed)
         new = self._access("write", "storing what came from elsewhere", adopt)
         if new:
-            self._bound(len(packed))
+            self._evict_after(len(packed))
         return new
 
     def _save_or_wait(self) -> None:
@@ -426,7 +426,8 @@ class NotebookCache:
     def _save_one(self, manifest: Manifest) -> Manifest | None:
         return self._access("write", "writing the manifest", lambda: self.artifacts.save_manifest(manifest))
 
-    def _bound(self, written: int) -> None:
+    def _evict_after(self, written: int) -> None:
+        """Evict artifacts beyond the bound, if enough bytes were `written` since the last time."""
         self._written += written
         most = self._session.settings.max_bytes
         if self._evicted_at == 0 or self._written - self._evicted_at > most / _EVICT_SHARE:
@@ -580,14 +581,15 @@ class Prefetcher:
             self._popped.add((type, key))
             artifacts = self._ahead.pop((type, key), None)
             self._bytes_ahead -= _bytes_of(artifacts or ())
-        return self._look(type, key) if artifacts is None else artifacts
+        return self._look_up(type, key) if artifacts is None else artifacts
 
     def release(self, refs: Iterable[ArtifactRef]) -> None:
         with self._lock:
             for ref in refs:
                 self._packed.get((ref.type, ref.key), {}).pop(ref.digest, None)
 
-    def _look(self, type: str, key: str) -> list[Artifact]:
+    def _look_up(self, type: str, key: str) -> list[Artifact]:
+        """Return the stored artifacts, and those that were brought and are not stored yet."""
         artifacts = self._find(type, key)
         digests = {artifact.digest for artifact in artifacts}
         with self._lock:
@@ -611,7 +613,7 @@ class Prefetcher:
                     continue
                 if self._bytes_ahead > _AHEAD_BYTES:
                     return
-            artifacts = self._look(*slot)
+            artifacts = self._look_up(*slot)
             with self._lock:
                 if reading is not self._reading:
                     return

@@ -75,9 +75,9 @@ class BackgroundProcess:
         return True
 
     def end(self, seconds: float) -> None:
-        """End the process, which stores what it has finished; wait for it for `seconds` at most."""
+        """End the process, which stores finished artifacts; wait `seconds` at most, then let it run on."""
         self.send(signal.SIGTERM)
-        self.send(signal.SIGCONT)
+        self.send(signal.SIGCONT)  # a stopped process would not receive it
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
 

@@ -96,7 +96,7 @@ def why_missed(
     stored_versions = _versions(miss, stored)
     own_versions = [graph for graph in _versions(miss, earlier) if not _is_another_part(graph, miss)]
     graphs: list[GraphSummary | GraphRecord] = [*reversed(own_versions), *stored_versions]  # newest first
-    nearest = _nearest(miss, graphs)
+    nearest = _explain_by_nearest(miss, graphs)
     counts = {graph.threads for graph in graphs if graph.threads}
     if miss.threads and counts and miss.threads not in counts:
         listed = " or ".join(map(str, sorted(counts)))
@@ -156,7 +156,7 @@ def _is_unfinished(graph: GraphSummary | GraphRecord) -> bool:
     return isinstance(graph, GraphRecord) and (graph.reason or "").startswith(NOT_COMPILED)
 
 
-def _nearest(miss: Miss, graphs: Sequence[GraphSummary | GraphRecord]) -> Explanation | None:
+def _explain_by_nearest(miss: Miss, graphs: Sequence[GraphSummary | GraphRecord]) -> Explanation | None:
     if miss.components is None:
         return None
     candidates = ((graph.key, graph.components) for graph in graphs if graph.key and graph.key != miss.key)

@@ -59,7 +59,7 @@ class CompilerBridge(Protocol):
     """The compiler as a session needs it; `torch_bridge` implements it for torch.
 
     An installed bridge calls the session's `emit` for each event of the compiler, and `find` before the
-    compiler looks an artifact up. It calls the cache's `environment_ready` when the compiler is imported,
+    compiler looks an artifact up. It calls the cache's `set_environment` when the compiler is imported,
     and `record` for each artifact that the compiler makes or hits.
     """
 

@@ -22,7 +22,7 @@ from nbcache.kernel.reasons import Elsewhere, unusable
 from nbcache.kernel.session import Session
 from nbcache.sharing.provenance import Judge
 from nbcache.sharing.snapshots import sources
-from nbcache.sharing.snapshots.build import Draft, Origin, Taken, build_snapshot, makers, vouched
+from nbcache.sharing.snapshots.build import Draft, Origin, Taken, admitted_part, build_snapshot, makers
 from nbcache.sharing.snapshots.named import Place
 from nbcache.sharing.snapshots.verify import Received, is_vouched
 from nbcache.sharing.trust import Keyring, Standing
@@ -74,24 +74,25 @@ class Sharing:
         return Keyring(self._session.settings.trust_dir)
 
     def look(self) -> None:
+        """Start a thread that searches for the notebook's snapshots."""
         self._looked.clear()
-        if start_thread(self._look, "look") is None:
+        if start_thread(self._search, "look") is None:
             self._looked.set()
 
     def wait_for_look(self, timeout: float | None) -> bool:
         """Wait until the search for snapshots has ended; False if `timeout` seconds are too few."""
         return self._looked.wait(timeout)
 
-    def _look(self) -> None:
+    def _search(self) -> None:
         try:
             if notebook := self._session.notebook(timeout=_LOCATE_SECONDS):
-                self._look_at(Path(notebook))
+                self._search_beside(Path(notebook))
         except Exception as error:  # a file in that folder must not stop the user's cells
             self._session.notice(f"looking for snapshots failed: {error!r}")
         finally:
             self._looked.set()
 
-    def _look_at(self, notebook: Path) -> None:
+    def _search_beside(self, notebook: Path) -> None:
         content = b""
         try:
             content = read(notebook, max_bytes=sources.MAX_NOTEBOOK_BYTES) if notebook.exists() else b""
@@ -111,7 +112,7 @@ class Sharing:
         """Return the errors of snapshots that are not used, up to a bound."""
         return self._problems[:_MOST_PROBLEMS]
 
-    def known(self) -> list[Received]:
+    def current_snapshots(self) -> list[Received]:
         """Return the received snapshots, each with the present standing of its signer."""
         with self._lock:
             received = list(self._received.values())
@@ -120,7 +121,9 @@ class Sharing:
     def shown_snapshots(self) -> list[Received]:
         ignored = self._ignored
         return [
-            one for one in self.known() if one.standing is not Standing.UNKNOWN or one.signer not in ignored
+            one
+            for one in self.current_snapshots()
+            if one.standing is not Standing.UNKNOWN or one.signer not in ignored
         ]
 
     def forget(self) -> None:
@@ -133,7 +136,7 @@ class Sharing:
         if (environment := self._session.environment) is None:
             return
         try:
-            snapshots = self.known()
+            snapshots = self.current_snapshots()
         except NbcacheError:  # keys cannot be read, as another notice says
             return
         for received in snapshots:
@@ -170,13 +173,13 @@ class Sharing:
                 problems.append(error)
         if problems and not restored:
             raise min(problems, key=lambda error: isinstance(error, errors.UntrustedSigner))
-        self._session.cache.read_again()
+        self._session.cache.start_reading_ahead()
         return restored
 
     def restore_all(self, environment: Environment) -> None:
         """Restore all received snapshots that may be used."""
         self.wait_for_look(_LOOK_SECONDS)
-        for received in self.known():
+        for received in self.current_snapshots():
             try:
                 manifest = self._adopt(received, environment)
                 logger.debug("%s: %d artifacts may be used", received.name, len(manifest.artifacts))
@@ -240,7 +243,7 @@ class Sharing:
     def strangers(self) -> list[Stranger]:
         """Return the untrusted signers of snapshots, and the untrusted makers in those of trusted signers."""
         strangers: dict[str, Stranger] = {}
-        for received in self.known():
+        for received in self.current_snapshots():
             if received.standing is Standing.UNKNOWN:
                 stranger = Stranger(received.signer, received.snapshot.user, received)
                 strangers.setdefault(received.signer, stranger)
@@ -262,7 +265,7 @@ class Sharing:
         self.follow([stranger.received])
         if (environment := self._session.environment) is not None:
             self.restore_all(environment)
-            self._session.cache.read_again()
+            self._session.cache.start_reading_ahead()
 
     def _with_standing(self, received: Received) -> Received:
         standing = self.keyring.standing(received.signer) if received.signer else None
@@ -357,7 +360,7 @@ def usable(received: Received, environment: Environment, judge: Judge) -> tuple[
             differing += compatibility.fit_lines(compatibility.differences(stored, environment), baseline)
         problem = "nothing in this snapshot fits this machine"
         raise errors.EnvironmentMismatch(problem, differing, where=received.where)
-    admitted, problems = vouched(manifest, judge)
+    admitted, problems = admitted_part(manifest, judge)
     if problems and not admitted.artifacts:
         problems[0].where = received.where
         raise problems[0]

@@ -157,10 +157,10 @@ class Tracker:
         with self._lock:
             self._cell = cell
             if len(self._records) > 2 * _FEWEST_RECORDS:
-                self._drop_records(len(self._records) - _FEWEST_RECORDS)
+                self._drop_oldest_records(len(self._records) - _FEWEST_RECORDS)
             self._cell_start = len(self._records)
 
-    def _drop_records(self, count: int) -> None:
+    def _drop_oldest_records(self, count: int) -> None:
         del self._records[:count]
         self._runs = {run: index - count for run, index in self._runs.items() if index >= count}
         self._tuned = {index - count: tuned for index, tuned in self._tuned.items() if index >= count}

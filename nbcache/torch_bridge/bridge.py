@@ -199,7 +199,7 @@ class TorchBridge:
         if self._sound:
             current = environment.current(self._baseline)
             self._give_folder(session, current)
-            session.cache.environment_ready(current)
+            session.cache.set_environment(current)
 
     def _give_folder(self, session: Session, current: Environment) -> None:
         self.folder.give(session, current, portable=self._baseline is not None)

@@ -42,7 +42,7 @@ from nbcache.kernel.snapshots import Sharing
 from nbcache.sharing.live.layout import MAX_VARIANTS, decode_shared, slot_of
 from nbcache.sharing.live.signing import Signer
 from nbcache.sharing.provenance import Judge, made_by, signed_by, statement_of
-from nbcache.sharing.snapshots.build import Draft, makers, signed, vouched
+from nbcache.sharing.snapshots.build import Draft, admitted_part, makers, signed
 from nbcache.sharing.snapshots.file import Signed, SnapshotFile, decode_file, encode_file
 from nbcache.sharing.snapshots.verify import receive
 from nbcache.sharing.trust import Keyring, Standing, short, spelled
@@ -460,7 +460,7 @@ def judge_of(person: Person, policy: Policy = Policy.STRICT) -> Judge:
 def test_a_statement_is_of_one_artifact_in_one_environment(ada: Person, bob: Person) -> None:
     trusts(bob, ada)
     judge, sound = judge_of(bob), stated(ada)
-    assert vouched(Manifest(HERE, "", (sound,)), judge) == (Manifest(HERE, "", (sound,)), [])
+    assert admitted_part(Manifest(HERE, "", (sound,)), judge) == (Manifest(HERE, "", (sound,)), [])
     other = stated(ada, "two", b"another")
     for wrong, environment in (
         (replace(sound, key="two"), HERE),
@@ -471,7 +471,7 @@ def test_a_statement_is_of_one_artifact_in_one_environment(ada: Person, bob: Per
         (sound, OTHER),
     ):
         for policy in Policy:
-            kept, (problem,) = vouched(Manifest(environment, "", (wrong,)), judge_of(bob, policy))
+            kept, (problem,) = admitted_part(Manifest(environment, "", (wrong,)), judge_of(bob, policy))
             assert kept.artifacts == () and isinstance(problem, CorruptEntry)
 
 
@@ -511,8 +511,8 @@ def test_beside_a_gpu_a_graph_of_another_cpu_is_told_by_all_but_the_cpu(ada: Per
     there = Environment(components({**values, "cpu.features": "avx2 avx512f"}))
     newer = Environment(components({**values, "torch.version": "2.14.0"}))
     ref = stated(ada, environment=there)
-    assert vouched(Manifest(here, "", (ref,)), judge_of(bob))[0].artifacts == (ref,)
-    assert vouched(Manifest(newer, "", (ref,)), judge_of(bob))[0].artifacts == ()
+    assert admitted_part(Manifest(here, "", (ref,)), judge_of(bob))[0].artifacts == (ref,)
+    assert admitted_part(Manifest(newer, "", (ref,)), judge_of(bob))[0].artifacts == ()
 
 
 def test_a_trusted_takers_wrong_statement_costs_nobody_elses_snapshot(
@@ -724,7 +724,7 @@ def test_what_nobody_signed_is_not_shared(redis_server: RedisServer, kernel: Mak
     bob.session.cache.adopt(
         HERE, Manifest(HERE, "", (ref,)), {ref.digest: pack(content)}, (Level.L2, "somebody's")
     )
-    bob.session.cache.read_again()
+    bob.session.cache.start_reading_ahead()
     bob.settle()
     assert len(bob.session.find("inductor", "one")) == 1
     bob.session.cache.record("inductor", "one", content, made=False)

@@ -272,7 +272,7 @@ class FakeBridge:
 
     def install(self, session: Session) -> None:
         self._session = session
-        session.cache.environment_ready(self.environment)
+        session.cache.set_environment(self.environment)
 
     def uninstall(self) -> None:
         self._session = None

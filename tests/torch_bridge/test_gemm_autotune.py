@@ -253,7 +253,7 @@ session = {SESSION}
 for ref in session.cache.manifest().artifacts:
     if ref.type == "gemm_autotune":
         session.artifacts.forget(session.environment.digest, ref.type, ref.key)
-session.cache.read_again()
+session.cache.start_reading_ahead()
 """
     fourth = run_cells([restored, cells[0], forget, *cells[1:]])
     assert told(fourth) == [1, True]

@@ -67,7 +67,7 @@ def test_connecting_shows_who_is_there_and_config_shows_no_secret(in_shell, tmp_
         shared = f"redis://{HOST}:{server.port}/0"
         texts = in_shell(
             f"""
-session.cache.environment_ready(here)
+session.cache.set_environment(here)
 session.begin_cell(None)
 session.cache.record('inductor', 'one', b'a graph', made=True)
 session.end_cell()
@@ -105,7 +105,7 @@ def test_flushing_waits_for_what_connecting_publishes(in_shell, tmp_path):
 from nbcache.sharing.live.level import SharedLevel
 from nbcache.ui.ipython import kernel_verbs
 kernel_verbs._WAIT_SECONDS = 0.05
-session.cache.environment_ready(here)
+session.cache.set_environment(here)
 session.begin_cell(None)
 session.cache.record('inductor', 'one', b'a graph', made=True)
 session.end_cell()
@@ -148,7 +148,7 @@ def test_what_is_shared_goes_where_this_kernel_is_connected_to(in_shell, tmp_pat
     texts = in_shell(
         f"""
 os.chdir({str(tmp_path)!r})
-session.cache.environment_ready(here)
+session.cache.set_environment(here)
 session.begin_cell(None)
 session.cache.record('inductor', 'one', b'a graph', made=True)
 session.cache.record('inductor', 'two', b'a graph', made=True)
@@ -172,7 +172,7 @@ for line in (
 def test_a_dead_server_in_the_environment_is_one_notice_and_the_kernel_works(in_shell):
     dead = f"redis://:hunter2@{HOST}:{free_port()}"
     reports = in_shell(
-        "session.cache.environment_ready(here)\n"
+        "session.cache.set_environment(here)\n"
         "[t.join() for t in threading.enumerate() if t.name == 'nbcache-prefetch']\n"
         "value = [run('1 + 1'), run('2'), session.notices, list(session.find('inductor', 'one')), "
         "session.wait_for_other_kernel('one') or [], run('%nbcache connect')['text']]",
@@ -191,7 +191,7 @@ def test_unloading_ends_in_time_while_redis_hangs(in_shell, tmp_path):
         assert server._process is not None
         began = time.monotonic()
         seconds, flushed = in_shell(
-            "session.cache.environment_ready(here)\n"
+            "session.cache.set_environment(here)\n"
             "session.find('inductor', 'one')\n"
             "session.wait_for_other_kernel('one')\n"
             f"os.kill({server._process.pid}, signal.SIGSTOP)\n"
@@ -232,7 +232,7 @@ shared = session.shared_client.level
 evil = StoreUnavailable('it says\\n\\x1b[31mred\\u202e' + 'x' * 10000, next_step='see\\x1b')
 shared.fails(evil)
 shared.ask = lambda: None
-session.cache.environment_ready(here)
+session.cache.set_environment(here)
 session.begin_cell(None)
 session.cache.record('inductor', 'one', b'a graph', made=True)
 session.end_cell()

@@ -13,7 +13,7 @@ from nbcache.core.reports import RESUMED, Difference, Explanation, GraphRecord, 
 from nbcache.kernel.explain.guards import recompile_action, tells_more
 
 NOTHING_TO_DO = "nothing: where it is stored, the next kernel finds it"
-_STRANGER = "whom you do not trust"
+_UNTRUSTED = "whom you do not trust"
 """The words in the reason of a miss for a stranger's graph."""
 
 _BREAKS = (
@@ -37,7 +37,7 @@ _BREAKS = (
     (r"\(\S*In\[.*\]:\d+\)$|:\d+\)$", "move it out of the compiled function"),
     ("", "move it out of the compiled function; fullgraph=True shows where it is"),
 )
-_TORCHS_BREAK = re.compile(r"graph_break\(\).*[/\\]torch[/\\]\w+[/\\]")
+_BREAK_IN_TORCH = re.compile(r"graph_break\(\).*[/\\]torch[/\\]\w+[/\\]")
 """The reason of a graph break that torch has put into its own code, as into its optimizers'."""
 _BYPASSES = (
     ("does not use torch's caches", "compile with backend='inductor'"),
@@ -64,7 +64,7 @@ _EACH_VALUE = "nothing: each value has a graph of its own"
 
 def next_action(graph: GraphRecord) -> str:
     """Return one thing to do next about a graph; a clause that begins with a verb."""
-    if graph.graph_break_reason and not _TORCHS_BREAK.search(graph.graph_break_reason):
+    if graph.graph_break_reason and not _BREAK_IN_TORCH.search(graph.graph_break_reason):
         return break_action(graph.graph_break_reason)
     if graph.recompile_reason and (graph.explanation is None or tells_more(graph.recompile_reason)):
         return recompile_action(graph.recompile_reason)
@@ -76,7 +76,7 @@ def next_action(graph: GraphRecord) -> str:
         return "switch the cache on: %nbcache config shows which setting it is"
     if graph.outcome is Outcome.HIT:
         return "nothing: it was there"
-    return "trust who signed it: %nbcache trust" if _STRANGER in (graph.reason or "") else NOTHING_TO_DO
+    return "trust who signed it: %nbcache trust" if _UNTRUSTED in (graph.reason or "") else NOTHING_TO_DO
 
 
 def break_action(reason: str) -> str:

@@ -280,12 +280,12 @@ class SharedLevel(Connection):
         lacking: list[ArtifactRef] = []
         for batch, values in self.read_batches(list(wanted), _MOST_COMPARED):
             for slot in batch:
-                makers = self._makers(values.get(slot, b""), environment, wanted[slot][0][1])
-                lacking += [ref for maker, ref in wanted[slot] if not makers & {own, maker}]
+                signers = self._signers(values.get(slot, b""), environment, wanted[slot][0][1])
+                lacking += [ref for maker, ref in wanted[slot] if not signers & {own, maker}]
         return lacking
 
-    def _makers(self, value: bytes, environment: Environment, ref: ArtifactRef) -> set[str]:
-        """Return the signers of a value's variants under the key of `ref`, trusted or not."""
+    def _signers(self, value: bytes, environment: Environment, ref: ArtifactRef) -> set[str]:
+        """Return the signers, trusted or not, of a value's variants that are for the key of `ref`."""
         try:
             statements = filter(None, map(self._signer.statement_of, decode_shared(value)))
         except FormatError:

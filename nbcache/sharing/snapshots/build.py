@@ -2,7 +2,7 @@
 
 A snapshot may have versions of several signers; each signer writes only their own. A version passes these
 checks: length, digests, signature, policy (`Received.unlock`), and the maker of each artifact that is to be
-used (`vouched`). Only then is an artifact decompressed, stored or given to torch.
+used (`admitted_part`). Only then is an artifact decompressed, stored or given to torch.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def build_snapshot(
     return Draft(_snapshot(origin, [restricted_manifest], contents), packed, tuple(missing))
 
 
-def of_manifests(received: Received, manifests: Sequence[Manifest]) -> Draft:
+def draft_of(received: Received, manifests: Sequence[Manifest]) -> Draft:
+    """Return a draft of `manifests`, which are parts of those in `received`, and of their contents."""
     packed = received.unlock(Policy.STRICT)
     snapshot = select_refs(replace(received.snapshot, manifests=tuple(manifests)), lambda manifest: manifest)
     return Draft(snapshot, {digest: packed[digest] for digest in snapshot.contents if digest in packed})
@@ -271,6 +272,7 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
 
 
 def _absorbs(other: Received, one: Received) -> bool:
+    """Return whether `other` has all artifacts of `one`, and is its signer's later version."""
     if other is one or (other.signer, bool(one.signer)) != (one.signer, True):
         return False
     slots, other_slots = _slots(one.snapshot), _slots(other.snapshot)
@@ -287,7 +289,7 @@ def _slots(snapshot: Snapshot) -> set[tuple[str, ...]]:
     }
 
 
-def vouched(manifest: Manifest, judge: Judge) -> tuple[Manifest, list[NbcacheError]]:
+def admitted_part(manifest: Manifest, judge: Judge) -> tuple[Manifest, list[NbcacheError]]:
     """Return the part of a snapshot's manifest whose makers `judge` admits, and errors of other parts."""
     admitted: list[ArtifactRef] = []
     problems: dict[str, NbcacheError] = {}

@@ -30,7 +30,7 @@ from nbcache.sharing.snapshots.verify import Received, check_file
 from nbcache.sharing.trust import Keyring
 
 MAX_NOTEBOOK_BYTES = 2 * MAX_SNAPSHOT_BYTES
-_SILENT_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
+_READ_SECONDS, _DOWNLOAD_SECONDS = 20.0, 600.0
 _CHUNK_BYTES = 1 << 20
 _MOST_FILES = 100
 
@@ -138,6 +138,7 @@ def of_notebook(notebook: Path, data: bytes, keyring: Keyring) -> Versions:
 
 
 def _parse(source: str | os.PathLike[str]) -> str | Place | Path:
+    """Return a web address as it is, `URL#NAME` as a place in a store, and anything else as a path."""
     if isinstance(source, str):
         if source.startswith(("https://", "http://")):
             return source
@@ -174,9 +175,9 @@ def _fetch(url: str) -> bytes:
 
 
 def _download(url: str, deadline: float) -> bytes:
-    with urllib.request.urlopen(url, timeout=_SILENT_SECONDS) as answer:
+    with urllib.request.urlopen(url, timeout=_READ_SECONDS) as answer:
         if not isinstance(answer, HTTPResponse):
-            raise ValueError("it leads away from the web")
+            raise ValueError("it redirects to a URL of another scheme than http or https")
         expected = answer.length
         if expected is not None and expected > MAX_SNAPSHOT_BYTES:
             raise ValueError(f"it has {expected:,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")

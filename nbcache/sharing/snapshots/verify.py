@@ -148,6 +148,7 @@ def select_refs(snapshot: Snapshot, select: Callable[[Manifest], Manifest]) -> S
 
 @contextmanager
 def errors_at(where: str) -> Iterator[None]:
+    """Set the place of a snapshot in errors of the block; CorruptEntry becomes CorruptSnapshot."""
     try:
         yield
     except CorruptEntry as error:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nbcache.core.text import LONG
+from nbcache.core.text import TEXT_LIMIT
 
 Style = enum.Enum("Style", "PLAIN BOLD FAINT CODE PATH WHOLE GOOD FAIR BAD NEUTRAL")
 """The look of a span: PATH may break anywhere, WHOLE keeps its lines, the last four are badges."""
@@ -22,7 +22,7 @@ class Span:
 
     text: str
     style: Style = Style.PLAIN
-    limit: int = LONG
+    limit: int = TEXT_LIMIT
     """Characters that HTML shows; its tooltip has the rest."""
 
 
@@ -161,15 +161,17 @@ def line(*spans: Inline, level: int = 0, style: Style = Style.PLAIN, mark: Mark 
     return Line(spans, level, style, mark)
 
 
-def faint(text: str, limit: int = LONG) -> Span:
+def faint(text: str, limit: int = TEXT_LIMIT) -> Span:
     return Span(text, Style.FAINT, limit)
 
 
-def code(text: str, limit: int = LONG) -> Span:
+def code(text: str, limit: int = TEXT_LIMIT) -> Span:
     return Span(text, Style.CODE, limit)
 
 
-def label_line(label: str, text: str, style: Style = Style.PLAIN, level: int = 0, limit: int = LONG) -> Line:
+def label_line(
+    label: str, text: str, style: Style = Style.PLAIN, level: int = 0, limit: int = TEXT_LIMIT
+) -> Line:
     return line(faint(f"{label}:"), Span(text, style, limit), level=level)
 
 

@@ -199,12 +199,12 @@ def _sizes(diagnosis: Diagnosis) -> Iterator[doc.Line]:
         text = f"{recompiled or 'none'} of {accepted} recompiled" if accepted else "refused, also eager"
         yield label_line(f"sizes other than {diagnosis.size}", text)
         for call in calls:
-            yield line(f"{call.size}: {_size_words(call)}", level=1)
+            yield line(f"{call.size}: {_resized_words(call)}", level=1)
             if call.action:
                 yield label_line("fix", call.action, level=2)
 
 
-def _size_words(call: Resized) -> str:
+def _resized_words(call: Resized) -> str:
     if call.refused:
         return f"refused, also eager: {call.refused}"
     if call.failure:

@@ -105,7 +105,7 @@ def _check(
     try:
         received.unpack_all(policy)
         for manifest in received.snapshot.manifests:
-            for error in build.vouched(manifest, judge)[1]:
+            for error in build.admitted_part(manifest, judge)[1]:
                 if isinstance(error, errors.FormatError | errors.BadSignature):
                     error.where = received.where
                     raise error
@@ -130,9 +130,9 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
             except NbcacheError as error:
                 refused.append(error)
                 continue
-            admitted = [build.vouched(manifest, judge) for manifest in received.snapshot.manifests]
+            admitted = [build.admitted_part(manifest, judge) for manifest in received.snapshot.manifests]
             problems += [error for _, unsigned in admitted for error in unsigned]
-            drafts.append(build.of_manifests(received, [manifest for manifest, _ in admitted]))
+            drafts.append(build.draft_of(received, [manifest for manifest, _ in admitted]))
         if len(refused) == len(readable):
             raise [*refused, *damaged][0]
         problems += [*refused, *damaged]
@@ -153,7 +153,7 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
 def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) -> Shown:
     """Write the stored artifacts that a notebook's cells use in this environment, or `all` of them."""
     target = beside(notebook) if dest is None else destination(dest)
-    current = needed_environment("a snapshot", baseline_of(settings.portable))
+    current = require_environment("a snapshot", baseline_of(settings.portable))
     with closing(DirectoryStore(settings.dir)) as store:
         artifacts = usable_artifacts(store, settings)
         paths = dict.fromkeys([os.path.abspath(notebook), os.path.realpath(notebook)])
@@ -188,10 +188,10 @@ def restore(source: str, settings: Settings) -> Shown:
         for received in received_from(source, settings):
             try:
                 packed = received.unlock(settings.trust)
-                env = needed_environment("a snapshot", baseline)
+                env = require_environment("a snapshot", baseline)
                 name = baseline_for(received.snapshot.manifests, env) if baseline is None else None
                 if name is not None:
-                    env = needed_environment("a snapshot", baseline_of(name))
+                    env = require_environment("a snapshot", baseline_of(name))
                 manifest, wrong = usable(received, env, judge)
             except NbcacheError as error:
                 problems.append(error)
@@ -224,7 +224,7 @@ def this_environment(baseline: Baseline | None = None) -> Environment | None:
         return None
 
 
-def needed_environment(subject: str, baseline: Baseline | None = None) -> Environment:
+def require_environment(subject: str, baseline: Baseline | None = None) -> Environment:
     """Return `this_environment`; SnapshotError without torch. `subject` is the thing that needs it."""
     current = this_environment(baseline)
     if current is None:
@@ -320,7 +320,7 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
 
 def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
     """Write a bundle for torch, of trusted snapshots or of all artifacts stored for this environment."""
-    current = needed_environment("a bundle")
+    current = require_environment("a bundle")
     artifacts = []
     if source is None:
         stored = usable_artifacts(DirectoryStore(settings.dir), settings)
@@ -354,7 +354,7 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
 
 def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings) -> Shown:
     """Store torch's bundle for this environment; CPU graphs only with `assume_same_cpu`."""
-    current = needed_environment("a bundle")
+    current = require_environment("a bundle")
     try:
         artifacts = mega.decode_bundle(read(file, max_bytes=MAX_SNAPSHOT_BYTES))
     except NbcacheError as error:

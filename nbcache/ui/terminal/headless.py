@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nbclient import NotebookClient
 
 _LOAD = "%load_ext nbcache"
-_LOADS = "load_ext nbcache"
+_LOAD_PART = "load_ext nbcache"
 """A part of every line that loads or reloads the extension."""
 
 
@@ -69,11 +69,11 @@ def run(
     done, place, count = Run(), "its start", len(notebook.cells)
 
     def execute(cell: Any, number: int) -> str:
-        """Run a cell and return its output; if it loads nbcache, pass its lines on snapshots to `say`."""
-        client.execute_cell(cell, number - 1)
+        """Run a cell and return its output; if it loads nbcache, pass nbcache's lines to `say`."""
+        client.execute_cell(cell, number - 1)  # `number` starts at 1
         parts = (part.get("text") or part.get("data", {}).get("text/plain", "") for part in cell.outputs)
         output = "".join(parts)
-        if _LOADS in cell.source:
+        if _LOAD_PART in cell.source:
             for line in output.splitlines():
                 if line.startswith("nbcache: "):
                     say(one_line(line))
@@ -91,7 +91,7 @@ def run(
     try:
         with _kernel(client, path, env, say):
             try:
-                if not any(_LOADS in cell.source for _, cell in cells):
+                if not any(_LOAD_PART in cell.source for _, cell in cells):
                     run_cell(_LOAD)
             except CellExecutionError as error:
                 problem = f"its kernel cannot load nbcache: {error.ename}: {one_line(error.evalue)}"
