@@ -217,12 +217,12 @@ class ModelRunner(Runner):
         needs = (needs | {"cold"} if self._compile_once else needs) - names
         for name in [*([] if self._compile_once else ["torch-warm"]), *sorted(needs)]:
             self.say(f"preparing the caches of {name}")
-            self.one(Planned(STANDARD[name], 0))
+            self.run_one(Planned(STANDARD[name], 0))
         for name in names & _ON_REDIS.keys():
             assert self._server is not None
             self.say(f"preparing the Redis of {name}")
             before = self._server.counts()
-            run = self.one(Planned(STANDARD[name], 0))
+            run = self.run_one(Planned(STANDARD[name], 0))
             asked = self._server.counts().since(before)
             self.on_server[name] = {**self._server.contents(_ON_REDIS[name], _cell(run)), "asked": asked}
 
@@ -270,7 +270,7 @@ class ModelRunner(Runner):
         finally:
             _nursery("stop", variables)
 
-    def before(self, planned: Planned) -> None:
+    def before_cell(self, planned: Planned) -> None:
         if self._server is not None and planned.variant.name in _ON_REDIS:
             self._counts = self._server.counts()
 
@@ -293,8 +293,8 @@ class ModelRunner(Runner):
         reports = more.pop("reports", None)
         return {"reports": reports, "more": more}
 
-    def one(self, planned: Planned) -> Run:
-        run = super().one(planned)
+    def run_one(self, planned: Planned) -> Run:
+        run = super().run_one(planned)
         name = planned.variant.name
         misses = run.more["counters"].get("fxgraph_cache_miss")
         if self._compile_once and name in ("torch-warm", "mega-cache") and misses:

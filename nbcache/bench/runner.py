@@ -32,7 +32,7 @@ from nbcache.sharing.snapshots.sources import MAX_NOTEBOOK_BYTES
 
 LOAD, CALL, HOT = "%load_ext nbcache", "compile and call", "call again"
 """Titles of the cell that is added to a notebook, and of cells that are made for a function."""
-_LOADS = re.compile(r"^(\s*%(?:re)?load_ext\s+nbcache)\s*$", re.MULTILINE)
+_LOAD_LINE = re.compile(r"^(\s*%(?:re)?load_ext\s+nbcache)\s*$", re.MULTILINE)
 _TORCH_ALONE = r"\1.ui.ipython.torch_alone"
 _TITLE_LENGTH = 32
 _PREWARM_STATE = (
@@ -125,7 +125,7 @@ class Kernel:
         except CellExecutionError as error:
             raise CellFailed(one_line(f"{error.ename}: {error.evalue}", 300), where=where) from error
         except DeadKernelError as error:
-            raise CellFailed(f"the kernel died{self.last_words()}", where=where) from error
+            raise CellFailed(f"the kernel died{self.last_log_line()}", where=where) from error
         ended = time.perf_counter()
         return CellRun(ended - began, ended, _output_of(node))
 
@@ -140,7 +140,7 @@ class Kernel:
         value = ast.literal_eval(answer["data"]["text/plain"]) if answer.get("status") == "ok" else None
         return value if isinstance(value, str) else None
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """Return the last line that the process wrote, after a colon."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return f": {one_line(lines[-1], 300)}" if lines else ""
@@ -173,7 +173,7 @@ def kernel(
             running.enter_context(started)
         except (NoSuchKernel, OSError, RuntimeError) as error:
             problem = f"the kernel {one_line(manager.kernel_name)!r} does not start: {error}"
-            raise CellFailed(f"{problem}{fresh.last_words()}") from error
+            raise CellFailed(f"{problem}{fresh.last_log_line()}") from error
         fresh.ready_seconds = time.perf_counter() - fresh.started
         group = getattr(manager.provisioner, "pgid", None)
         try:
@@ -259,18 +259,18 @@ class Runner:
         self.folder = folder
         self.say: Callable[[str], None] = lambda line: say(f"{subject.label}: {line}")
 
-    def run(self, planned: Sequence[Planned], saved: Callable[[], None] = lambda: None) -> None:
-        """Start all kernels until one fails; its error is in the subject. Call `saved` after each."""
-        name = "the first kernel"
+    def run(self, planned: Sequence[Planned], after_each: Callable[[], None] = lambda: None) -> None:
+        """Run the planned kernels one after another. Stop if a cell fails: its error is in the subject."""
+        name = "the first kernel"  # in the error, if `prepare` fails
         try:
             self.prepare([plan.variant for plan in planned])
             for number, plan in enumerate(planned, 1):
                 name = label(plan.variant.name, plan.idle)
-                run = self.one(plan)
+                run = self.run_one(plan)
                 self.subject.runs.append(run)
                 seconds = duration(run.cell_seconds)
                 self.say(f"run {plan.number}{DOT}{name}: {seconds} ({number} of {len(planned)})")
-                saved()
+                after_each()
         except CellFailed as error:
             self.subject.error = f"{name}: {error}"
             self.say(f"FAILED {self.subject.error}")
@@ -278,9 +278,9 @@ class Runner:
     def prepare(self, variants: Sequence[Variant]) -> None:
         """Fill torch's cache, the page cache and .pyc files."""
         self.say("preparing torch's own cache")
-        self.one(Planned(VARIANTS["torch-warm"], 0))
+        self.run_one(Planned(VARIANTS["torch-warm"], 0))
 
-    def one(self, planned: Planned) -> Run:
+    def run_one(self, planned: Planned) -> Run:
         variant, measured, home = planned.variant, self.subject.measured, self.home(planned.variant)
         store = self.store_of(variant.restores) if variant.restores else None
         home.empty(keep_caches=variant.keeps_torchs and planned.number > 0, store=store)
@@ -292,7 +292,7 @@ class Runner:
                     state = wait_for_prewarming(running)
                 elif planned.idle is not None and seconds:
                     time.sleep(float(planned.idle))
-                self.before(planned)
+                self.before_cell(planned)
                 ran = running.run(cell)
                 seconds[title] = ran.seconds
                 printed.append(ran.printed)
@@ -325,10 +325,10 @@ class Runner:
         """Return the cells for a kernel of this variant, by title."""
         sources = copy.deepcopy(self.subject.sources)
         if variant.loads:
-            loads = any(_LOADS.search(cell.source) for cell in sources.values())
+            loads = any(_LOAD_LINE.search(cell.source) for cell in sources.values())
             return {**sources} if loads else {LOAD: LOAD, **sources}
         for cell in sources.values():
-            cell.source = _LOADS.sub(_TORCH_ALONE, cell.source)
+            cell.source = _LOAD_LINE.sub(_TORCH_ALONE, cell.source)
         return {**sources}
 
     def home(self, variant: Variant) -> Home:
@@ -341,7 +341,7 @@ class Runner:
     def variables(self, planned: Planned) -> dict[str, str]:
         return {**self.home(planned.variant).environment(os.environ), **planned.variant.variables}
 
-    def before(self, planned: Planned) -> None:
+    def before_cell(self, planned: Planned) -> None:
         """Prepare each cell; this one does nothing."""
 
     def finish(self, running: Kernel, planned: Planned) -> dict[str, Any]:

@@ -33,14 +33,14 @@ _TORCHS_REMOTE_CACHES = [
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def _folder(text: str) -> Path:
+def _parse_folder(text: str) -> Path:
     if not text:
         raise ValueError("a folder is needed")
     return Path(text).expanduser().absolute()
 
 
-def _size(text: str) -> int:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+def _parse_size(text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)  # GiB means GB
     if not match:
         raise ValueError("a size is needed, such as 500MB or 5GB")
     size = int(float(match[1]) * _UNITS[match[2].upper()])
@@ -49,7 +49,7 @@ def _size(text: str) -> int:
     return size
 
 
-def _switch(text: str) -> bool:
+def _parse_switch(text: str) -> bool:
     if text.lower() in ("1", "on", "true", "yes"):
         return True
     if text.lower() in ("0", "off", "false", "no"):
@@ -57,7 +57,7 @@ def _switch(text: str) -> bool:
     raise ValueError("on or off is needed")
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     try:
         seconds = float(text.strip().removesuffix("s"))
     except ValueError:
@@ -104,15 +104,15 @@ class Settings:
     """Every setting of nbcache. Each is also an environment variable: `NBCACHE_MAX_BYTES`."""
 
     dir: Path = _setting(
-        Path("~/.cache/nbcache"), _folder, "folder of the local store (read when the extension loads)"
+        Path("~/.cache/nbcache"), _parse_folder, "folder of the local store (read when the extension loads)"
     )
     max_bytes: int = _setting(
-        5 * 10**9, _size, "size bound of the local store; the least recently used artifacts go first"
+        5 * 10**9, _parse_size, "size bound of the local store; the least recently used artifacts go first"
     )
-    save: bool = _setting(True, _switch, "record what is compiled")
-    prefetch: bool = _setting(True, _switch, "read this notebook's artifacts ahead, in the background")
+    save: bool = _setting(True, _parse_switch, "record what is compiled")
+    prefetch: bool = _setting(True, _parse_switch, "read this notebook's artifacts ahead, in the background")
     prewarm: bool = _setting(
-        True, _switch, "import and initialize torch's compiler ahead, while no cell runs"
+        True, _parse_switch, "import and initialize torch's compiler ahead, while no cell runs"
     )
     trace: str = _setting(
         "on",
@@ -131,7 +131,7 @@ class Settings:
         _OneOf(("always", "magic", "never")),
         "report after each cell that compiles (always), after %%compile_cached only (magic), never",
     )
-    live: bool = _setting(True, _switch, "show a live line while a cell compiles")
+    live: bool = _setting(True, _parse_switch, "show a live line while a cell compiles")
     trust: Policy = _setting(
         Policy.STRICT,
         _OneOf(tuple(Policy)),
@@ -139,13 +139,13 @@ class Settings:
         "anyone's (off)",
     )
     trust_dir: Path = _setting(
-        Path("~/.config/nbcache"), _folder, "folder of your key and of the signers that you trust"
+        Path("~/.config/nbcache"), _parse_folder, "folder of your key and of the signers that you trust"
     )
     autosnapshot: bool = _setting(
-        False, _switch, "write the snapshot beside the notebook after each cell that compiles"
+        False, _parse_switch, "write the snapshot beside the notebook after each cell that compiles"
     )
     tell_origin: bool = _setting(
-        True, _switch, "write user and host into snapshots, and into what is shared live"
+        True, _parse_switch, "write user and host into snapshots, and into what is shared live"
     )
     portable: str = _setting(
         OFF, _OneOf((OFF, *BASELINES)), "compile CPU code for all CPUs of this kind, instead of for this one"
@@ -157,9 +157,9 @@ class Settings:
         "s3://…, a folder",
         secret=True,
     )
-    shared_timeout: float = _setting(2.0, _seconds, "seconds that the shared store may take to answer")
+    shared_timeout: float = _setting(2.0, _parse_seconds, "seconds that the shared store may take to answer")
     shared_connect_timeout: float = _setting(
-        0.25, _seconds, "seconds that connecting to the shared store may take"
+        0.25, _parse_seconds, "seconds that connecting to the shared store may take"
     )
     log: str = _setting(
         "off", _OneOf(LEVELS), "say on the screen what is looked up where, and why it is used or not (debug)"
@@ -234,7 +234,7 @@ class Settings:
     def choices(cls, name: str) -> tuple[str, ...]:
         """Return the values of a setting that has few; else an empty tuple, also for unknown names."""
         parse = cls._fields()[name].metadata["parse"] if name in cls.names() else None
-        if parse is _switch:
+        if parse is _parse_switch:
             return ("on", "off")
         return parse.values if isinstance(parse, _OneOf) else ()
 

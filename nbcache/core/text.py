@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 
 NOTHING = "–"
 DOT = " · "
-LONG = 2_000
+TEXT_LIMIT = 2_000
 _LONGEST_LINE = 10_000
 _CHAINED = re.compile(r"::(?=[a-z][\w+.-]*(?:://|::))")
 
@@ -77,8 +77,8 @@ def clean(text: str) -> str:
     return "\n".join(f"{line[:_LONGEST_LINE]}..." if len(line) > _LONGEST_LINE else line for line in lines)
 
 
-def one_line(text: str, limit: int = LONG) -> str:
-    """Return `text` on one line, without control characters, at most `limit` long."""
+def one_line(text: str, limit: int = TEXT_LIMIT) -> str:
+    """Return `text` on one line, without control characters, cut with `...` beyond `limit` characters."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 3].rstrip() + "..."
 
