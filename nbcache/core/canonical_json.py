@@ -67,13 +67,13 @@ class Fields:
 
     def integer(self, field: str, *, optional: bool = False) -> int:
         value = self._value.get(field, 0 if optional else None)
-        is_right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
-        return int(self._check(field, value, "an integer from 0 to 2^63 - 1", is_right))
+        is_valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+        return int(self._check(field, value, "an integer from 0 to 2^63 - 1", is_valid))
 
     def seconds(self, field: str, *, optional: bool = False) -> float:
         value = self._value.get(field, 0.0 if optional else None)
-        is_right = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 63
-        return float(self._check(field, value, "seconds, 0 or more", is_right))
+        is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 63
+        return float(self._check(field, value, "seconds, 0 or more", is_valid))
 
     def array(self, field: str, *, optional: bool = False) -> list[Any]:
         value = self._value.get(field, [] if optional else None)
@@ -83,8 +83,8 @@ class Fields:
         value = self._value.get(field)
         return dict(self._check(field, value, "an object", isinstance(value, Mapping)))
 
-    def _check(self, field: str, value: Any, expected: str, is_right: bool) -> Any:
-        if not is_right:
+    def _check(self, field: str, value: Any, expected: str, is_valid: bool) -> Any:
+        if not is_valid:
             raise corrupt(f"the field {field!r} of a {self._name} is not {expected}")
         return value
 

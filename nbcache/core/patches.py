@@ -121,7 +121,7 @@ class Patches:
             if not self.off:
                 try:
                     for item in stand_in(call, *args, **kwargs):
-                        call.handed_on()
+                        call.mark_yielded()
                         yield item
                     return
                 except Intended:
@@ -202,7 +202,7 @@ class _Iteration:
             self.raised = error
             raise
 
-    def handed_on(self) -> None:
+    def mark_yielded(self) -> None:
         self._pending = []
 
     def rest(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -279,16 +279,16 @@ class ImportHook(importlib.abc.MetaPathFinder):
                 continue
             spec: importlib.machinery.ModuleSpec | None = find(fullname, path, target)
             if spec is not None:
-                self._follow(spec.loader, fullname)
+                self._hook_loader(spec.loader, fullname)
                 return spec
         return None
 
-    def imported_ahead(self, names: Iterable[str]) -> None:
+    def run_for_imported(self, names: Iterable[str]) -> None:
         """Run the actions of modules that the nursery executed before it forked this kernel."""
         for name in filter(self._actions.__contains__, names):
             self._actions.pop(name)(sys.modules[name])
 
-    def _follow(self, loader: Any, name: str) -> None:
+    def _hook_loader(self, loader: Any, name: str) -> None:
         if (execute := getattr(loader, "exec_module", None)) is None:
             return
 

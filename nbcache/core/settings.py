@@ -89,7 +89,7 @@ def _setting(default: Any, parse: Callable[[str], Any], help: str, *, secret: bo
     return field(default=default, metadata={"parse": parse, "help": help}, repr=not secret)
 
 
-def torchs_url(environ: Mapping[str, str]) -> tuple[str, str]:
+def torch_redis_url(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the URL, without options, of the Redis for torch's remote caches, and its variable."""
     if url := environ.get("TORCHINDUCTOR_REDIS_URL"):
         return url.partition("?")[0], "TORCHINDUCTOR_REDIS_URL"
@@ -190,7 +190,7 @@ class Settings:
                 settings = settings.with_value(name, value, origin=f"environment, {variable}")
         enabled = [name for name in _TORCHS_REMOTE_CACHES if environ.get(name) == "1"]
         if enabled and "NBCACHE_SHARED_URL" not in environ:  # an empty value turns sharing off
-            url, variable = torchs_url(environ)
+            url, variable = torch_redis_url(environ)
             variable = variable if variable in environ else enabled[0]
             settings = settings.with_value("shared_url", url, origin=f"environment, {variable}")
         return settings

@@ -185,7 +185,7 @@ class Session:
 
     def connect(self, url: str = "") -> None:
         """Share live through the store at `url`, or the one in the settings; ConfigError or StoreError."""
-        _of_extension(self.connector)(url)
+        _require_extension(self.connector)(url)
 
     def join(self, shared: SharedLevel) -> SharedClient:
         """Make `shared` part of every lookup, and publish this notebook's artifacts there."""
@@ -248,13 +248,13 @@ class Session:
         `dest` is a file, or `URL#NAME` in a store; by default the file beside the notebook. A Path is always
         a file. Raises NbcacheError if it cannot be taken or written.
         """
-        return _of_extension(self.snapshots).snapshot(dest)
+        return _require_extension(self.snapshots).snapshot(dest)
 
     def restore(self, src: str | os.PathLike[str] | None = None) -> list[SnapshotRestored]:
         """Use the snapshots at `src`: a file, a notebook, a URL, or `URL#NAME` in a store; by default this
         notebook's. A Path is always a file. Raises NbcacheError if no part of them may be used, or fits.
         """
-        return _of_extension(self.snapshots).restore_from(src)
+        return _require_extension(self.snapshots).restore_from(src)
 
     # --- cells ----------------------------------------------------------------------------------
 
@@ -395,7 +395,7 @@ class Session:
             self.notice(f"{task} failed unexpectedly, please report it: {error!r}")
 
 
-def _of_extension(verbs: T | None) -> T:
+def _require_extension(verbs: T | None) -> T:
     if verbs is None:
         raise NbcacheError("this session is not that of a notebook", next_step="run `%load_ext nbcache`")
     return verbs

@@ -116,8 +116,8 @@ class HiddenModules(MetaPathFinder):
         if "multiprocessing" in shown:
             sys.modules["__mp_main__"] = sys.modules["__main__"]  # as multiprocessing does at import
         for finder in list(sys.meta_path):  # such as nbcache's, which waits for torch's modules
-            if (imported_ahead := getattr(finder, "imported_ahead", None)) is not None:
-                imported_ahead(shown)
+            if (run_for_imported := getattr(finder, "run_for_imported", None)) is not None:
+                run_for_imported(shown)
         if name == _WHOLE:
             sys.meta_path.remove(self)
             self._shown()

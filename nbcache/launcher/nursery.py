@@ -82,7 +82,7 @@ def _run(name: str, patience: float) -> Callable[[], None] | None:
     for other in oldest_first[: max(0, len(oldest_first) - _MOST_NURSERIES + 1)]:
         protocol.request(other, "stop")
     hidden, variables = _import_all(time.monotonic() + patience)
-    files = imported_files(sys.modules["nbcache.torch_bridge.prewarm"].before_fork())
+    files = imported_files(sys.modules["nbcache.torch_bridge.prewarm"].prepare_forks())
     if threading.active_count() > 1:
         return None
     if any(changed > began for changed, _ in files.values()):

@@ -15,9 +15,9 @@ from nbcache.kernel.session import Session
 from nbcache.parts import make_bridge
 from nbcache.storage.backends.directory import DirectoryStore
 
-_POLITE = 19
+_NICENESS = 19
 _FLUSH_SECONDS = 60.0
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _end_with(parent: int) -> None:
@@ -28,17 +28,17 @@ def _end_with(parent: int) -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    for signal_number in _ENDING:
+    for signal_number in _END_SIGNALS:
         signal.signal(signal_number, signal.SIG_IGN)  # `main` still stores finished graphs
     raise SystemExit(1)
 
 
 def main(device: str) -> None:
     """Compile the sample for `device`. SIGTERM and SIGHUP end it early; finished graphs stay stored."""
-    for number in _ENDING:
+    for number in _END_SIGNALS:
         signal.signal(number, _interrupt)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    os.nice(_POLITE)
+    os.nice(_NICENESS)
     settings = replace(Settings.from_env(os.environ), trace="off")  # kernels trace the sample themselves
     bridge = make_bridge()
     session = Session(settings, bridge, DirectoryStore(settings.dir))

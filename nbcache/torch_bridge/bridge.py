@@ -153,13 +153,13 @@ class TorchBridge:
             try:
                 cache_settings.forbid_autograd_cache(self._caches)
             except Exception as error:
-                consequence = self._not_sound(error)
+                consequence = self._run_as_plain_torch(error)
         elif loss is Loss.ALL:
-            consequence = self._not_sound(problem)
+            consequence = self._run_as_plain_torch(problem)
         if session is not None:
             session.notice(". ".join(filter(None, (str(problem), consequence))))
 
-    def _not_sound(self, error: Exception) -> str | None:
+    def _run_as_plain_torch(self, error: Exception) -> str | None:
         """Run as plain torch, since keys may be incomplete; return the consequence at the first call."""
         if self._keys is None or not self._sound:
             return None
@@ -173,7 +173,7 @@ class TorchBridge:
         return _PLAIN
 
     def _fall_back(self, error: Exception) -> None:
-        if (consequence := self._not_sound(error)) and self._session is not None:
+        if (consequence := self._run_as_plain_torch(error)) and self._session is not None:
             self._session.notice(f"nbcache failed to find what a graph depends on: {error!r}. {consequence}")
 
     def _torch_module(self, torch: ModuleType) -> None:

@@ -480,7 +480,7 @@ class DefaultFolder:
         """Hook a module that defines `default_cache_dir`, or that imported it from a hooked module."""
 
         def default_cache_dir(original: Callable[..., str], *args: Any, **kwargs: Any) -> str:
-            return self._safe(original(*args, **kwargs))
+            return self._safe_folder(original(*args, **kwargs))
 
         if module.default_cache_dir in self._hooked:
             module.default_cache_dir = self._usual
@@ -491,7 +491,7 @@ class DefaultFolder:
     def replace_headers(self, codecache: Any, context: Context | None, patches: Patches) -> None:
         self._patches = patches
         usual = (self._usual or codecache.default_cache_dir)()
-        safe = self._safe(usual)
+        safe = self._safe_folder(usual)
         if safe != usual and not hasattr(codecache, "_HEADER_DIR"):
             raise AttributeError("_HEADER_DIR")
         for name, parts in _HEADER_FOLDERS.items():
@@ -507,7 +507,7 @@ class DefaultFolder:
         if os.path.dirname(codecache._HEADER_DIR) != codecache.default_cache_dir():
             self.replace_headers(codecache, None, self._patches)
 
-    def _safe(self, usual: str) -> str:
+    def _safe_folder(self, usual: str) -> str:
         folder = Path(usual)
         with contextlib.suppress(OSError):  # its first creator owns it
             folder.mkdir(mode=0o700)

@@ -33,7 +33,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GpuReport:
     gpus: tuple[Gpu, ...] = ()
     """The GPUs that this process may open, despite CUDA_VISIBLE_DEVICES, in the order of the PCI bus."""
     driver: str = ""
@@ -43,19 +43,19 @@ class Found:
 
 
 @functools.cache
-def find() -> Found:
+def find() -> GpuReport:
     try:
         import pynvml
     except ImportError:
         failure = "nvidia-ml-py is not installed: pip install 'nbcache[gpu]'"
     else:
         try:
-            return _ask(pynvml)
+            return _read_gpus(pynvml)
         except pynvml.NVMLError as error:
             failure = str(error)
     signs = (len(list(_ROOT.glob(sign))) for sign in _SIGNS)
     gpus = tuple(_read_proc()) or (Gpu(_NO_NAME),) * next(filter(None, signs), 0)
-    return Found(gpus, failure=failure if gpus else "")
+    return GpuReport(gpus, failure=failure if gpus else "")
 
 
 _settled: Mapping[str, str] | None = None
@@ -117,7 +117,7 @@ def _visible(gpus: Sequence[Gpu], chosen: str | None) -> tuple[list[Gpu], bool]:
     return [gpus[number] for number in numbers], by_number
 
 
-def _ask(nvml: Any) -> Found:
+def _read_gpus(nvml: Any) -> GpuReport:
     nvml.nvmlInit()  # initializes no GPU: forked children may use CUDA
     try:
         gpus: list[Gpu] = []
@@ -127,7 +127,7 @@ def _ask(nvml: Any) -> Found:
                 gpus += _slices(nvml, handle) or [_gpu(nvml, handle)]
         version = _answer(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2) or 0
         cuda = divmod(version // 10, 100) if version else None  # 13000 is 13.0
-        return Found(tuple(gpus), _answer(nvml, nvml.nvmlSystemGetDriverVersion) or "", cuda)
+        return GpuReport(tuple(gpus), _answer(nvml, nvml.nvmlSystemGetDriverVersion) or "", cuda)
     finally:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()

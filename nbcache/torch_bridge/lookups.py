@@ -65,7 +65,7 @@ def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) ->
                 key, debug_lines, example_inputs, local, remote_cache, is_backward, *args, **kwargs
             )
         finally:
-            report = _hit if graph is not None else partial(_miss, debug_lines)
+            report = _emit_hit if graph is not None else partial(_emit_miss, debug_lines)
             session.attempt(_FOLLOWING, partial(report, session, key, is_backward, info))
         if graph is None:
             check_may_compile(key)
@@ -74,14 +74,14 @@ def follow_lookups(codecache: ModuleType, context: Context, patches: Patches) ->
     patches.hook(codecache.FxGraphCache, "load_with_key", load_with_key)
 
 
-def _hit(session: Session, key: str, backward: bool, info: Mapping[str, Any]) -> None:
+def _emit_hit(session: Session, key: str, backward: bool, info: Mapping[str, Any]) -> None:
     level, source = session.cache.origin_of("inductor", key)
     saved = info.get("time_saved_ns")
     answer = {"hit": True, "saved_seconds": None if saved is None else saved * 1e-9}
     session.emit(_lookup(key, backward, level=level, source=source, **answer))
 
 
-def _miss(
+def _emit_miss(
     debug_lines: list[str], session: Session, key: str, backward: bool, info: Mapping[str, Any]
 ) -> None:
     began = time.perf_counter()

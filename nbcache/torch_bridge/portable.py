@@ -59,13 +59,13 @@ def baseline_of(name: str) -> Baseline | None:
     return baseline
 
 
-def _compiler_that_rejects(name: str) -> str | None:
+def _compiler_that_rejects(level: str) -> str | None:
     program, command = compiler()
     if command is None:  # restored artifacts need no compiler
         return None
-    asking = [*command, f"-march={name}", "-E", "-x", "c++", os.devnull]
+    probe = [*command, f"-march={level}", "-E", "-x", "c++", os.devnull]
     try:
-        done = subprocess.run(asking, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_SECONDS)
+        done = subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return program if done.returncode else None

@@ -102,7 +102,7 @@ def steps(
     yield from _imports(session)
     if "torch" not in sys.modules:  # it is not installed, or broken
         return
-    yield from _await(start_thread(_source_keys, "hashing"))
+    yield from _await(start_thread(_hash_sources, "hashing"))
     sample_on = ""
     while True:
         if imported_here and variables != (current := _variables()):
@@ -123,12 +123,12 @@ def steps(
             yield Pause.CELL
 
 
-def before_fork() -> list[str]:
+def prepare_forks() -> list[str]:
     """Hash and read the sources of torch and Triton before forks; return all files that affect the result."""
     torch = sys.modules.get("torch")
     if torch is None:
         return []
-    _source_keys()
+    _hash_sources()
     metrics = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", {})
     metrics.pop("inductor_codecache_torch_key", None)  # a fresh process has compiled nothing
     for name in _LAYERS.split():
@@ -161,7 +161,7 @@ def _await(thread: threading.Thread | None) -> Iterator[Pause]:
         yield Pause.SHORT
 
 
-def _source_keys() -> None:
+def _hash_sources() -> None:
     with contextlib.suppress(Exception):  # torch reports the error itself
         sys.modules["torch._inductor.codecache"].torch_key()
         triton = sys.modules["torch._inductor.runtime.triton_compat"]
@@ -274,7 +274,7 @@ def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> 
     for may_compile in (True, False):
         if not (serving() and _is_as_usual()):
             return
-        if session.find("probe", key) and (yield from _restored_sample(session, device, key)):
+        if session.find("probe", key) and (yield from _restore_sample(session, device, key)):
             return
         if not may_compile:
             break
@@ -287,7 +287,8 @@ def sample_steps(session: Session, serving: Callable[[], bool], device: str) -> 
     session.cache.record(FAILED, failed, b"1", made=True)
 
 
-def _restored_sample(session: Session, device: str, key: str) -> Generator[Slice | Pause, None, bool]:
+def _restore_sample(session: Session, device: str, key: str) -> Generator[Slice | Pause, None, bool]:
+    """Yield the steps that restore the sample; return whether they succeeded."""
     faults: list[Exception] = []
     restore = partial(_restore, session, device, faults)
     yield Slice("trace a sample", partial(restore, training=False, backend="eager"))
@@ -417,14 +418,14 @@ def _has_room() -> bool:
     return bool(free >= _ROOM_BYTES)
 
 
-_READ = ("TORCH_COMPILE_DEBUG", "TORCH_LOGS", "TORCH_TRACE", "TORCHDYNAMO_VERBOSE")
+_LOGS = ("TORCH_COMPILE_DEBUG", "TORCH_LOGS", "TORCH_TRACE", "TORCHDYNAMO_VERBOSE")
 
 
-def is_read() -> bool:
+def logs_compiles() -> bool:
     """Return whether the user has turned on torch's logs of compiles."""
     from torch._logging._internal import log_state as logs
 
-    return bool(any(os.environ.get(name) for name in _READ) or logs.artifact_names or logs.log_qname_to_level)
+    return bool(any(os.environ.get(name) for name in _LOGS) or logs.artifact_names or logs.log_qname_to_level)
 
 
 def _is_as_usual() -> bool:
@@ -435,7 +436,7 @@ def _is_as_usual() -> bool:
     from torch._dynamo import eval_frame
 
     return bool(
-        not is_read()
+        not logs_compiles()
         and not os.environ.get("TORCH_COMPILE_DISABLE")
         and torch._inductor.config.fx_graph_cache
         and torch._functorch.config.enable_autograd_cache

@@ -24,7 +24,7 @@ from nbcache.keys.fingerprints.code import code_digest, hashed, words
 from nbcache.keys.fingerprints.objects import Objects, full_name, is_plain
 from nbcache.keys.fingerprints.running import Running, holds_attribute
 from nbcache.keys.global_state import HOOKS, flags
-from nbcache.torch_bridge.prewarm import is_read
+from nbcache.torch_bridge.prewarm import logs_compiles
 from nbcache.torch_bridge.torch_behavior import TORCHBEHAVIOR
 
 _IGNORED_ATTRIBUTES = frozenset({"_torchdynamo_wrapper_id"})
@@ -565,7 +565,7 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
     overrides = TORCHBEHAVIOR.overrides_cudagraphs
     if overrides and torch._dynamo.utils._get_cudagraph_override() is not None:
         raise NoTrace("torch._dynamo.override_cudagraphs is in force")
-    if is_read():
+    if logs_compiles():
         raise NoTrace("a log handler reads torch's messages about tracing")
     yield f"torch {torch.__version__} {torch.version.git_version}"
     yield f"Python {sys.version} {sys.get_int_max_str_digits()} {locale.setlocale(locale.LC_ALL)}"

@@ -143,7 +143,7 @@ def from_bytes(content: bytes) -> Trace:
         names=[_texts(row, 3) for row in read.array("names")],
         attributes=[_texts(row, 2) for row in read.array("attributes")],
         guards=[[index, *arguments] for index, arguments in _rows(read, "guards", 3)],
-        shapes=[_row(row, 3) for row in read.array("shapes")],
+        shapes=[_check_row(row, 3) for row in read.array("shapes")],
         installed=[_texts(row, 3) for row in read.array("installed")],
         imports={name: str(module) for name, module in imports.items()},
         replayed=_texts(read.array("replayed")),
@@ -181,10 +181,10 @@ def _rows(read: Fields, field: str, length: int | None = None) -> Iterator[list[
     table = Fields(read.object(field), field)
     common = table.array("common")
     for row in table.array("rows"):
-        first, number = _row(row, 2)
+        first, number = _check_row(row, 2)
         if not _is_index(number, len(common)):
             raise corrupt(f"a row of the {field} of a trace has no second part")
-        yield [first, common[number] if length is None else _row(common[number], length)]
+        yield [first, common[number] if length is None else _check_row(common[number], length)]
 
 
 def _is_index(value: object, below: int) -> bool:
@@ -198,14 +198,14 @@ def _indices(read: Fields, field: str, below: int) -> list[int]:
     return [int(str(index)) for index in indices]
 
 
-def _row(row: object, length: int | None) -> list[Any]:
+def _check_row(row: object, length: int | None) -> list[Any]:
     if not isinstance(row, list) or length not in (None, len(row)):
         raise corrupt("a row of a trace has an invalid length")
     return row
 
 
 def _texts(row: object, length: int | None = None) -> list[str]:
-    texts = _row(row, length)
+    texts = _check_row(row, length)
     if not all(isinstance(text, str) for text in texts):
         raise corrupt("a row of a trace contains a value that is not a text")
     return texts

@@ -327,7 +327,7 @@ def make_trace(
     ordered = sorted(graph.guard_on_key_order, key=lambda source: source.name)
     ordered_keys = [sources.index(source) for source in ordered if trace_rows.without_skips(source) is source]
     shapes = [
-        [sources.index(source), *(value_to(_numbers(info[name])) for name in ("size", "stride"))]
+        [sources.index(source), *(value_to(_fixed_sizes(info[name])) for name in ("size", "stride"))]
         for source, info in graph.input_source_to_sizes_strides.items()
     ]
     input_indices = [sources.index(source) for source in inputs]
@@ -494,7 +494,7 @@ def _is_torch_code(code: CodeType) -> bool:
     return code.co_filename.startswith(os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep)
 
 
-def _numbers(values: Any) -> Any:
+def _fixed_sizes(values: Any) -> Any:
     if any(type(value) is not int for value in values or ()):
         raise NoTrace("some of its sizes are dynamic")
     return None if values is None else tuple(values)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nbcache.core.errors import ConfigError
-from nbcache.core.settings import Settings, torchs_url
+from nbcache.core.settings import Settings, torch_redis_url
 
 
 def test_the_environment_sets_values_and_is_named_as_their_origin(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_shared_url_reaches_other_processes_and_no_output() -> None:
 def test_torchs_variables_name_its_redis(variables: dict[str, str], url: str, origin: str) -> None:
     given = {f"TORCHINDUCTOR_{name}": value for name, value in variables.items()}
 
-    assert torchs_url(given)[0] == url
+    assert torch_redis_url(given)[0] == url
     assert Settings.from_env(given).shared_url == ""
     settings = Settings.from_env({**given, "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE": "1"})
     assert settings.shared_url == url

@@ -13,7 +13,7 @@ import torch
 
 from nbcache.core.key import diff
 from nbcache.torch_bridge import environment, gpus, torch_behavior
-from nbcache.torch_bridge.gpus import Found, Gpu
+from nbcache.torch_bridge.gpus import Gpu, GpuReport
 from nbcache.torch_bridge.providers import cpp_kernels
 from nbcache.torch_bridge.providers.cpp_kernels import kernel_key
 
@@ -36,7 +36,7 @@ CHANGES: dict[str, Any] = {
     "triton.version": lambda patch: patch.setattr(environment, "_triton_version", lambda: "9.9"),
     "python.abi": lambda patch: patch.setattr(sysconfig, "get_config_var", lambda name: "cpython-399"),
     "compiler.abi": lambda patch: patch.setattr(platform, "libc_ver", lambda: ("glibc", "1.0")),
-    "device": lambda patch: patch.setattr(gpus, "find", lambda: Found((Gpu("NVIDIA B200"),))),
+    "device": lambda patch: patch.setattr(gpus, "find", lambda: GpuReport((Gpu("NVIDIA B200"),))),
     "cpu.machine": lambda patch: patch.setattr(platform, "machine", lambda: "riscv64"),
     "cpu.capability": lambda patch: patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "NEON"),
     "cpu.requested": lambda patch: patch.setenv("ATEN_CPU_CAPABILITY", "avx2"),

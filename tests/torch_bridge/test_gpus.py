@@ -16,7 +16,7 @@ import torch
 
 import nbcache
 from nbcache.torch_bridge import environment, gpus, prewarm
-from nbcache.torch_bridge.gpus import Found, Gpu
+from nbcache.torch_bridge.gpus import Gpu, GpuReport
 from support import nvidia_driver
 from support.environ import passed
 from support.people import Person
@@ -52,7 +52,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def present(*names: str) -> None:
         found = tuple(Gpu(name, f"GPU-{number}") for number, name in enumerate(names))
-        monkeypatch.setattr(gpus, "find", lambda: Found(found))
+        monkeypatch.setattr(gpus, "find", lambda: GpuReport(found))
 
     return present
 

@@ -31,7 +31,7 @@ from nbcache.storage.backends.base import Store
 from nbcache.storage.backends.directory import DirectoryStore
 from nbcache.storage.backends.memory import MemoryStore
 from nbcache.torch_bridge import environment, gpus
-from nbcache.torch_bridge.gpus import Found, Gpu
+from nbcache.torch_bridge.gpus import Gpu, GpuReport
 from nbcache.ui import doctor
 from nbcache.ui.display.words import Check, CheckState
 from nbcache.ui.locate import Location
@@ -94,7 +94,7 @@ class Kernel:
 def kernel(tmp_path, monkeypatch):
     for name in ("CXX", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(gpus, "find", Found)  # no GPU, whatever this machine has
+    monkeypatch.setattr(gpus, "find", GpuReport)  # no GPU, whatever this machine has
     kernel = Kernel(tmp_path)
     yield kernel
     kernel.session.close()
@@ -192,15 +192,15 @@ def test_a_fault_has_its_row_and_its_next_step(kernel, fault, name, state, found
 # --- torch and the machine ----------------------------------------------------------------------
 
 
-H200 = Found((Gpu("NVIDIA H200"),), driver="580.95.05", cuda=(13, 0))
+H200 = GpuReport((Gpu("NVIDIA H200"),), driver="580.95.05", cuda=(13, 0))
 ON_H200 = {"device": "NVIDIA H200", "triton_version": "3.6.0", "torch_cuda": "13.0"}
 
 
 @pytest.mark.parametrize(
     ("found", "changes", "state", "said"),
     [
-        (Found(), {}, OK, "no NVIDIA GPU found, no Triton"),
-        (Found(), {"triton_version": "3.6.0"}, OK, "no NVIDIA GPU found, Triton 3.6.0"),
+        (GpuReport(), {}, OK, "no NVIDIA GPU found, no Triton"),
+        (GpuReport(), {"triton_version": "3.6.0"}, OK, "no NVIDIA GPU found, Triton 3.6.0"),
         (H200, ON_H200, OK, "NVIDIA H200 · driver 580.95.05 · torch for CUDA 13.0 · Triton 3.6.0"),
         (replace(H200, gpus=H200.gpus * 8), ON_H200, OK, "8 x NVIDIA H200 · driver"),
         (H200, ON_H200 | {"device": "cpu"}, OK, "hidden by CUDA_VISIBLE_DEVICES=: what compiles is kept for"),
@@ -208,7 +208,7 @@ ON_H200 = {"device": "NVIDIA H200", "triton_version": "3.6.0", "torch_cuda": "13
         (H200, ON_H200 | {"torch_cuda": "none"}, NOTE, "torch is built without CUDA"),
         (replace(H200, cuda=(12, 4)), ON_H200, NOTE, "runs CUDA up to 12.4, and torch is built for 13.0"),
         (replace(H200, cuda=(12, 4)), ON_H200 | {"torch_cuda": "12.8"}, OK, "torch for CUDA 12.8"),
-        (Found(H200.gpus, failure="versions differ"), ON_H200, NOTE, "cannot be asked: versions differ"),
+        (GpuReport(H200.gpus, failure="versions differ"), ON_H200, NOTE, "cannot be asked: versions differ"),
     ],
 )
 def test_a_gpu_needs_triton_and_a_torch_and_a_driver_that_fit(

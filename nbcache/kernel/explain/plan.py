@@ -57,12 +57,12 @@ def _cell(cell: Mapping[str, object], position: int) -> NotebookCell:
     source = source.encode(errors="replace").decode()
     count = cell.get("execution_count")
     lines = [line for line in source.splitlines() if line.strip()]
-    telling = (line for line in lines if not line.lstrip().startswith(("@", "#", "%")))
+    code_lines = (line for line in lines if not line.lstrip().startswith(("@", "#", "%")))
     return NotebookCell(
         position=position,
         digest=Cell.of(source, None).digest,
         execution_count=count if isinstance(count, int) else None,
-        title=one_line(next(telling, lines[0] if lines else ""), 200),
+        title=one_line(next(code_lines, lines[0] if lines else ""), 200),
         names=frozenset(_NAME.findall(source)),
     )
 

@@ -63,12 +63,12 @@ _EACH_VALUE = "nothing: each value has a graph of its own"
 
 
 def next_action(graph: GraphRecord) -> str:
-    """Return one thing to do next about a graph; a clause that begins with a verb."""
+    """Return one thing to do next about a graph, as a clause, or that there is nothing to do."""
     if graph.graph_break_reason and not _BREAK_IN_TORCH.search(graph.graph_break_reason):
         return break_action(graph.graph_break_reason)
     if graph.recompile_reason and (graph.explanation is None or tells_more(graph.recompile_reason)):
         return recompile_action(graph.recompile_reason)
-    if graph.explanation is not None:  # which says more than the guard of the last version
+    if graph.explanation is not None:  # it says more than a guard that one earlier version failed
         return _miss_action(graph.explanation.differences)
     if graph.outcome is Outcome.BYPASS:
         return _first_match(_BYPASSES, graph.reason or "")

@@ -21,7 +21,7 @@ from nbcache.sharing.snapshots.file import Signed, SnapshotFile, decode_file, en
 from nbcache.sharing.snapshots.verify import (
     MAX_ENVIRONMENTS,
     Received,
-    check,
+    check_bounds,
     errors_at,
     inspect,
     is_own,
@@ -136,19 +136,19 @@ def makers(snapshot: Snapshot) -> dict[str, Made]:
 def signed(
     draft: Draft,
     keyring: Keyring,
-    beside: Sequence[Signed] = (),
+    others: Sequence[Signed] = (),
     packed: Mapping[str, bytes] = MappingProxyType({}),
 ) -> bytes:
-    """Return a file of the snapshot, signed by the user, and of `beside` with the frames that they name."""
-    frames = _named_by(beside, packed)  # any of them may be damaged, so the user's own replace them
+    """Return a file with the snapshot, signed by the user, and `others` with the frames that they name."""
+    frames = _named_by(others, packed)  # any of them may be damaged, so the user's own replace them
     for digest, content in draft.snapshot.contents.items():
         frames[content.packed_digest] = draft.packed[digest]
-    return encode_file(SnapshotFile([sign(draft.snapshot, keyring), *beside], frames))
+    return encode_file(SnapshotFile([sign(draft.snapshot, keyring), *others], frames))
 
 
 def sign(snapshot: Snapshot, keyring: Keyring) -> Signed:
     manifest = encode_snapshot(snapshot)
-    check(snapshot)
+    check_bounds(snapshot)
     return Signed(manifest, keyring.sign(Purpose.SNAPSHOT, manifest).encode())
 
 

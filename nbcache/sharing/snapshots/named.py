@@ -245,7 +245,7 @@ class NamedSnapshots:
             self.store.delete(mark)
         gone = needed.keys() - self._present(needed)
         if any(needed[digest] not in draft.packed for digest in gone):
-            raise self._missing(len(gone), len(needed), self.where(name))
+            raise self._missing_error(len(gone), len(needed), self.where(name))
         for packed_digest in gone:
             self.store.put(_ARTIFACT + packed_digest, draft.packed[needed[packed_digest]])
 
@@ -310,11 +310,11 @@ class NamedSnapshots:
                 next_step=_AGAIN,
             )
         if gone := len(sizes) - len(frames):
-            raise self._missing(gone, len(sizes), received.where)
+            raise self._missing_error(gone, len(sizes), received.where)
         with errors_at(received.where):
             return received.with_frames(frames)
 
-    def _missing(self, gone: int, total: int, where: str) -> MissingArtifact:
+    def _missing_error(self, gone: int, total: int, where: str) -> MissingArtifact:
         return MissingArtifact(
             f"{gone} of {total} artifacts of this snapshot are not in the store any more",
             where=where,

@@ -102,7 +102,7 @@ def inspect(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[R
                 most = budget
                 if not is_vouched(standing) and len(version.manifest) <= budget:
                     budget -= len(version.manifest)  # also if it is invalid
-                received = _read(version, where, signer, standing, most).with_frames(right_frames)
+                received = _decode(version, where, signer, standing, most).with_frames(right_frames)
         except NbcacheError as error:
             error.of_trusted = is_vouched(standing)
             problems.append(error)
@@ -121,7 +121,7 @@ def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
         if file.packed or len(file.versions) != 1:
             raise refusal("it holds artifacts or versions where only a manifest belongs")
         version = file.versions[0]
-        return _read(version, where, *_signer(version, keyring), _MAX_STRANGERS_BYTES)
+        return _decode(version, where, *_signer(version, keyring), _MAX_STRANGERS_BYTES)
 
 
 def packed_bytes(snapshot: Snapshot) -> int:
@@ -165,7 +165,7 @@ def _signer(version: Signed, keyring: Keyring) -> tuple[str, Standing | None]:
     return signer, keyring.standing(signer)
 
 
-def _read(
+def _decode(
     version: Signed, where: str, signer: str, standing: Standing | None, most_of_strangers: int
 ) -> Received:
     size = len(version.manifest)
@@ -181,7 +181,7 @@ def _read(
             else "have it signed by who made it",
         )
     snapshot = decode_snapshot(version.manifest)
-    check(snapshot)
+    check_bounds(snapshot)
     return Received(snapshot, where, signer, standing, version.digest)
 
 
@@ -196,7 +196,7 @@ def is_vouched(standing: Standing | None) -> bool:
     return standing in (Standing.OWN, Standing.TRUSTED)
 
 
-def check(snapshot: Snapshot) -> None:
+def check_bounds(snapshot: Snapshot) -> None:
     if len(snapshot.manifests) > MAX_ENVIRONMENTS or any(
         max(len(manifest.artifacts), len(manifest.graphs)) > MAX_MANIFEST_ARTIFACTS
         for manifest in snapshot.manifests

@@ -24,7 +24,7 @@ from nbcache.core.files import read
 from nbcache.core.key import sha256
 from nbcache.core.model import Environment, GraphSummary, Level, Manifest, Outcome
 from nbcache.core.reports import CellReport
-from nbcache.core.settings import Policy, Settings, torchs_url
+from nbcache.core.settings import Policy, Settings, torch_redis_url
 from nbcache.core.text import DOT, ago, clean, counted, duration, one_line, redacted, size
 from nbcache.core.threads import start_thread
 from nbcache.kernel.explain.plan import Place, Plan, Unfit, cells_of, make_plan
@@ -689,7 +689,7 @@ class KernelVerbs(SnapshotVerbs):
         if url:
             settings = settings.with_value("shared_url", url, origin="%nbcache connect")
         elif not settings.shared_url:
-            torchs, variable = torchs_url(os.environ)
+            torchs, variable = torch_redis_url(os.environ)
             if variable not in os.environ:
                 raise ConfigError(
                     "there is no URL to connect to",
