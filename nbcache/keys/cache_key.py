@@ -87,7 +87,7 @@ class Dependencies:
         """Id → code of packages that raised Unknown."""
         self._empty = self._new_state().digest
         self._thread = local()
-        """Per thread: `code` and `settings` that apply to any graph at the last key, and `is_plain`."""
+        """Per thread: `code` and `settings` that apply to any graph at the last key, and `is_general`."""
         self._compiled_by: dict[str, tuple[str, str]] = {}
         """Key of AOTAutograd → code and settings at that key."""
 
@@ -160,7 +160,7 @@ class Dependencies:
     def _new_state(self) -> GraphFingerprint:
         return GraphFingerprint(self._known, [self._values], self._unfollowed)
 
-    def of_any_graph(self) -> str | None:
+    def any_graph_digest(self) -> str | None:
         """Return the digest of packages' code in torch, or an empty text; None for user or unknown code."""
         try:
             state = None if self.off else self._for_any_graph()
@@ -361,7 +361,7 @@ class Dependencies:
 
         def complete(original: Any, details: Any, gm: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(details, gm, inputs, *args, **kwargs)
-            self._thread.is_plain = False
+            self._thread.is_general = False
             if self.off:
                 return result
             try:
@@ -413,9 +413,9 @@ class Dependencies:
             return True
         return self._compiled_by.get(key) != self._current_code_and_settings()
 
-    def last_is_plain(self) -> bool:
-        """Return whether `of_any_graph` covers all that the last graph depends on beyond torch's key."""
-        return not self.off and getattr(self._thread, "is_plain", False)
+    def last_is_general(self) -> bool:
+        """Return whether `any_graph_digest` covers all that the last graph depends on beyond torch's key."""
+        return not self.off and getattr(self._thread, "is_general", False)
 
     def _current_code_and_settings(self) -> tuple[str, str]:
         return getattr(self._thread, "code", self._empty), getattr(self._thread, "settings", "")
@@ -460,7 +460,7 @@ class Dependencies:
                 state.note(name)
                 state.add(code, f"the argument {name}")
         has_users = state.has_user_code or state.has_graph_passes
-        self._thread.is_plain = state.digest == any_graphs and not has_users
+        self._thread.is_general = state.digest == any_graphs and not has_users
         if state.digest != self._empty:
             self._add_reachable(state, decompositions)
             graph.add_metadata(state, passes=state.has_graph_passes)

@@ -114,7 +114,7 @@ class _Nursery:
             if self._listener in ready:
                 ready += self._accept()
             for request in [*self._requests]:
-                outcome = self._go_on(request, request in ready)
+                outcome = self._continue(request, request in ready)
                 if outcome is _ARRIVING:
                     continue
                 self._close(request)
@@ -144,7 +144,7 @@ class _Nursery:
         request.close_files()
         request.connection.close()
 
-    def _go_on(self, request: protocol.Message, is_ready: bool) -> object:
+    def _continue(self, request: protocol.Message, is_ready: bool) -> object:
         try:
             if is_ready and request.read():
                 return self._answer(request)
@@ -193,7 +193,7 @@ class _Nursery:
         }
 
     def _fork(self, request: protocol.Message, value: dict[str, Any]) -> object:
-        why = _why_not()
+        why = _obstacle()
         if file := shadowing(value["folder"], self._tops):
             why = f"{file} in the notebook's folder has the name of a module that is imported ahead"
         if len(request.files) < 3:
@@ -268,7 +268,7 @@ def _idle_ticks() -> int:
         return sum(map(int, stream.readline().split()[4:6]))
 
 
-def _why_not() -> str | None:
+def _obstacle() -> str | None:
     """Return why this process must not be forked, or None."""
     if threading.active_count() > 1:
         return "a thread has been started"

@@ -218,7 +218,7 @@ class TorchBridge:
             if session.environment is not None and self.folder.is_lost():
                 self._give_folder(session, session.environment)
         if torch.cuda.is_initialized():
-            gpus.settle()
+            gpus.fix_variables()
         if torch.compiler.config.force_disable_caches:
             return False
         self.folder.give_again()

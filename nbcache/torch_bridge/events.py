@@ -206,7 +206,7 @@ def _frame(
     if metrics is not None and str(metrics.compile_id) != at["compile_id"]:
         metrics = None
     function = _current_function() or str(metadata.get("co_name") or "?")
-    recompiled = with_cells(session, _guards(getattr(metrics, "recompile_reason", None)))
+    recompiled = with_cells(session, _failed_guards(getattr(metrics, "recompile_reason", None)))
     failure = _failure(metadata)
     versions = int(metadata.get("cache_size") or 0) + 1  # torch drops versions of deleted objects
     limit = int(getattr(sys.modules["torch._dynamo.config"], "recompile_limit", 0))
@@ -227,7 +227,7 @@ def _frame(
     )
 
 
-def _guards(text: str | None) -> str | None:
+def _failed_guards(text: str | None) -> str | None:
     """Return the guards that failed, one a line, without stack traces (since 2.13)."""
     if not text:
         return text

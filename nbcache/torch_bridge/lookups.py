@@ -143,7 +143,7 @@ def constants_read() -> dict[str, str] | None:
     for guard in guards:
         if guard.create_fn_name() not in _GUARDS:
             continue
-        name, value = values.reach(guard.originating_source)
+        name, value = values.resolve(guard.originating_source)
         if type(value) not in _TYPES or not name or name.startswith("__"):
             continue
         if name.rpartition(".")[2] not in machinery and len(text := repr(value)) <= _LONGEST:
@@ -162,7 +162,7 @@ def inputs_read() -> tuple[Named, ...]:
 
 
 def _input(source: Any, values: _Values) -> Named:
-    name, value = _UNKNOWN if source is None else values.reach(source)
+    name, value = _UNKNOWN if source is None else values.resolve(source)
     if not name.isprintable() or len(name) > _LONGEST_NAME:
         return Named()
     torch = sys.modules["torch"]
@@ -187,12 +187,12 @@ class _Values:
         scopes = [frames.read(scope) for scope in (frames.FRAME_LOCALS, frames.FRAME_GLOBALS)]
         return cls(*scopes) if all(isinstance(scope, Mapping) for scope in scopes) else None
 
-    def reach(self, source: Any) -> tuple[str, Any]:
+    def resolve(self, source: Any) -> tuple[str, Any]:
         if (pair := self._cache.get(source)) is None:
-            pair = self._cache[source] = self._reach(source)
+            pair = self._cache[source] = self._resolve_uncached(source)
         return pair
 
-    def _reach(self, source: Any) -> tuple[str, Any]:
+    def _resolve_uncached(self, source: Any) -> tuple[str, Any]:
         kind, base = type(source).__name__, getattr(source, "base", None)
         if kind == "LocalSource":
             return source.local_name, self._locals.get(source.local_name, _ABSENT)
@@ -203,7 +203,7 @@ class _Values:
             return name, self._globals.get(source.global_name, _ABSENT)
         if kind == "CellContentsSource":
             return self._variable(base)
-        name, value = _UNKNOWN if base is None else self.reach(base)
+        name, value = _UNKNOWN if base is None else self.resolve(base)
         if not name or value is _ABSENT:
             return _UNKNOWN
         if kind in _ATTRIBUTES:
@@ -225,7 +225,7 @@ class _Values:
         cells: Any = getattr(item, "base", None)
         if type(cells).__name__ not in ("AttrSource", "ClosureSource") or type(item.index) is not int:
             return _UNKNOWN
-        name, function = self.reach(cells.base)
+        name, function = self.resolve(cells.base)
         if not name or type(function) is not FunctionType:
             return _UNKNOWN
         try:

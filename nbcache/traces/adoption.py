@@ -341,17 +341,17 @@ class _Changed(NamedTuple):
     stored: str
     current: str
 
-    def is_plain(self) -> bool:
+    def shows_values(self) -> bool:
         return self.stored.startswith(_SHOWN_DIGESTS) and self.current.startswith(_SHOWN_DIGESTS)
 
     def rank(self) -> tuple[bool, bool, int]:
         """Return the rank of this fact as an explanation: a shown value, then a function, then a deep one."""
-        return self.is_plain(), isinstance(self.value, FunctionType), self.subject.count(".")
+        return self.shows_values(), isinstance(self.value, FunctionType), self.subject.count(".")
 
     def reason(self) -> NoTrace:
         subject, value, stored, current = self
         is_function = isinstance(value, FunctionType)
-        if self.is_plain():
+        if self.shows_values():
             old, new = (digest.partition(" ")[2] for digest in (stored, current))
             text = f"{subject}: {old} before, {new} now"
         elif "absent" in (stored, current):
@@ -363,7 +363,7 @@ class _Changed(NamedTuple):
             text = f"{subject.rpartition('.')[0]} is {_OTHER_TENSOR}"
         else:
             text = f"{subject} is {_OTHER_TENSOR}" if _is_tensor(value) else f"{subject} has changed"
-        return NoTrace(text, names_cause=self.is_plain() or is_function)
+        return NoTrace(text, names_cause=self.shows_values() or is_function)
 
 
 def _is_tensor(value: object) -> bool:

@@ -21,7 +21,7 @@ from nbcache.core.canonical_json import corrupt
 from nbcache.core.installed import is_installed
 from nbcache.core.key import sha256
 from nbcache.keys.fingerprints.code import code_digest, hashed, words
-from nbcache.keys.fingerprints.objects import Objects, full_name, is_plain
+from nbcache.keys.fingerprints.objects import Objects, full_name, is_constant
 from nbcache.keys.fingerprints.running import Running, holds_attribute
 from nbcache.keys.global_state import HOOKS, flags
 from nbcache.torch_bridge.prewarm import logs_compiles
@@ -307,10 +307,10 @@ class SourceValues:
         self._known: dict[Any, Any] = {}
         self._running = Running(is_users_code)
 
-    def of(self, source: Any) -> Any:
+    def get(self, source: Any) -> Any:
         if source not in self._known:
             base = getattr(source, "base", None)
-            self._known[source] = self.read(expression_of(source), None if base is None else self.of(base))
+            self._known[source] = self.read(expression_of(source), None if base is None else self.get(base))
         return self._known[source]
 
     def read(self, expression: Expression | None, base: Any, *, runs_nothing: bool = False) -> Any:
@@ -322,15 +322,15 @@ class SourceValues:
             return ABSENT
         if base is RUNS or (runs_nothing and not _is_within(expression, base)):
             return RUNS
-        if self._runs(expression, base):
+        if self._runs_code(expression, base):
             return RUNS
         try:
             return eval(expression.code, self._names, {"_": base})
         except Exception:  # the value is missing
             return ABSENT
 
-    def _runs(self, expression: Expression, base: Any) -> bool:
-        key = expression.key if expression.index is None else self.of(expression.index)
+    def _runs_code(self, expression: Expression, base: Any) -> bool:
+        key = expression.key if expression.index is None else self.get(expression.index)
         if key is RUNS or (expression.attribute and self._running.attribute(base, expression.attribute)):
             return True
         if expression.is_element and self._running.element(base):
@@ -420,7 +420,7 @@ def same_objects(values: Sequence[Any]) -> list[int]:
     first: dict[int, int] = {}
     return [
         index
-        if is_plain(value) or value is ABSENT or value is RUNS or type(value) in _IMMUTABLES
+        if is_constant(value) or value is ABSENT or value is RUNS or type(value) in _IMMUTABLES
         else first.setdefault(id(value), index)
         for index, value in enumerate(values)
     ]
@@ -438,10 +438,10 @@ def name_rows(objects: Objects, scope: Mapping[str, Any], names: Iterable[str]) 
     for name in names:
         if name in scope:
             value = scope[name]
-            rows.append([name, objects.digest(value) if is_plain(value) else _PRESENT])
+            rows.append([name, objects.digest(value) if is_constant(value) else _PRESENT])
         else:
             value = builtin.get(name, ABSENT)
-            digest = objects.digest(value) if is_plain(value) else _BUILT_IN
+            digest = objects.digest(value) if is_constant(value) else _BUILT_IN
             rows.append([name, "absent" if value is ABSENT else digest])
     return rows
 

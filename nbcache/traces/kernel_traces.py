@@ -192,7 +192,7 @@ class Traces:
             result = original(*args, **kwargs)
             call = self._here.call
             if call is not None and call.graph:
-                is_complete = self._dependencies.last_is_plain()
+                is_complete = self._dependencies.last_is_general()
                 call.graphs[call.graph] = result[0] if is_complete and call.graph not in call.graphs else ""
             return result
 
@@ -246,7 +246,7 @@ class Traces:
 
     def _key(self, frame: Frame, backend: Any, one_graph: bool) -> str:
         try:
-            if (of_packages := self._dependencies.of_any_graph()) is None:
+            if (of_packages := self._dependencies.any_graph_digest()) is None:
                 raise NoTrace("your code is part of the compiler")
             return key_of(self._torch, frame, backend, of_packages, one_graph=one_graph)
         except (NoTrace, Unknown, RecursionError) as why:

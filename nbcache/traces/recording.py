@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from nbcache.core.patches import Patches
 from nbcache.keys.fingerprints.code import LOADS_GLOBAL, code_tree, lines_digest, steps_of
 from nbcache.keys.fingerprints.known_code import DESCRIPTORS
-from nbcache.keys.fingerprints.objects import HEAP_TYPE, Objects, is_plain, protocol_attributes
+from nbcache.keys.fingerprints.objects import HEAP_TYPE, Objects, is_constant, protocol_attributes
 from nbcache.keys.monkeypatches import subclasses_of
 from nbcache.traces import facts, state_reads, trace_rows
 from nbcache.traces.facts import ABSENT, RUNS, Frame, NoTrace
@@ -172,7 +172,7 @@ class Observations:
 def _objects_in(value: Any, depth: int = 0) -> Iterator[Any]:
     """Return the objects of the process in a value: not Dynamo's own objects, nor constants."""
     kind = type(value)
-    if is_plain(value) or issubclass(kind, _ITERATORS) or _is_internal_type(kind):
+    if is_constant(value) or issubclass(kind, _ITERATORS) or _is_internal_type(kind):
         return
     if kind.__name__ in ("ImplicitRealizingVariableTrackerMeta", "VariableTrackerMeta"):
         return
@@ -335,11 +335,11 @@ def make_trace(
     source_values = facts.SourceValues(frame.values, frame.scope, guards_module._get_closure_vars())
     for source in observations.sources(lazy=True):
         is_ephemeral = type(source).__name__ in _EPHEMERAL
-        if is_ephemeral or state_reads.reads_environment(source_values.of, source):
+        if is_ephemeral or state_reads.reads_environment(source_values.get, source):
             continue
         if trace_rows.is_storable(source):
             sources.index(source)
-    values = [source_values.of(source) for source in sources.all]
+    values = [source_values.get(source) for source in sources.all]
     needed = {*ordered_keys, *input_indices, *(row[0] for row in guards), *(row[0] for row in shapes)}
     if any(values[index] is RUNS for index in needed):
         raise NoTrace("torch guards a value that your code returns")
@@ -502,7 +502,7 @@ def _fixed_sizes(values: Any) -> Any:
 
 def _check_value(objects: Objects, value: Any, inlined: Set[int], *, in_order: bool) -> None:
     """Raise NoTrace for a value that no fact covers; `in_order`: code may iterate over a set."""
-    if value is ABSENT or value is RUNS or is_plain(value):  # Dynamo traces code that runs
+    if value is ABSENT or value is RUNS or is_constant(value):  # Dynamo traces code that runs
         return
     if not objects.covers(value):
         raise NoTrace(f"a {type(value).__qualname__} is not covered by any fact")

@@ -212,13 +212,13 @@ def test_once_cuda_is_used_its_variables_change_nothing(
     present: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     present(H100, T4)
-    monkeypatch.setattr(gpus, "_settled", None)
+    monkeypatch.setattr(gpus, "_fixed", None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
     before = environment.variables()
-    gpus.settle()
+    gpus.fix_variables()
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as for children that are to run on the CPU
-    gpus.settle()
+    gpus.fix_variables()
 
     assert (gpus.device(), environment.variables()) == (T4, before)
 

@@ -67,7 +67,7 @@ _DEEP = (types.GenericAlias, types.MappingProxyType, types.UnionType, slice)
 _IGNORED_OF_FUNCTIONS = frozenset({"__annotate__", "__annotations__", "__type_params__"})
 
 
-def is_plain(value: Any) -> bool:
+def is_constant(value: Any) -> bool:
     """Return whether a value is a number, a text or a Python constant, which have no identity."""
     return type(value) in _PLAIN
 
@@ -138,7 +138,7 @@ class Objects:
     def covers(self, value: Any) -> bool:
         key = id(value)
         is_digested = any((key, *flags) in self._digests for flags in product((False, True), repeat=2))
-        return is_plain(value) or (is_digested and key not in self._opaque)
+        return is_constant(value) or (is_digested and key not in self._opaque)
 
     def classes(self) -> Iterator[type]:
         return (value for value in self._alive if issubclass(type(value), type))
@@ -401,7 +401,7 @@ def full_name(cls: type) -> str:
 
 def _name(value: Any) -> str | None:
     """Return a name for an element of a set that is the same in all processes; else None."""
-    if is_plain(value):
+    if is_constant(value):
         return f"{type(value).__name__} {exact(value)}"
     if issubclass(type(value), (type, types.FunctionType, *DESCRIPTORS)):
         return f"{getattr(value, '__module__', None)}.{value.__qualname__}"

@@ -64,9 +64,9 @@ class Running:
         """Return whether `value[…]` runs user code if the element exists."""
         kind = type(value)
         if kind not in self._elements:
-            self._elements[kind] = self._runs(_lookup(kind, "__getitem__"))
+            self._elements[kind] = self._runs_code(_lookup(kind, "__getitem__"))
         is_class = issubclass(kind, type) and _lookup(kind, "__getitem__") is _ABSENT
-        return self._elements[kind] or (is_class and self._runs(_lookup(value, "__class_getitem__")))
+        return self._elements[kind] or (is_class and self._runs_code(_lookup(value, "__class_getitem__")))
 
     @staticmethod
     def missing(value: Any, key: Any) -> bool:
@@ -77,7 +77,7 @@ class Running:
 
     def _attribute_of_instances(self, kind: type, name: str) -> bool | None:
         """Return whether `.name` runs user code for all instances; None if it depends on the instance."""
-        if self._runs(_lookup(kind, "__getattribute__")):
+        if self._runs_code(_lookup(kind, "__getattribute__")):
             return True
         raw = _lookup(kind, name)
         if raw is not _ABSENT and _is_data(raw):
@@ -88,7 +88,7 @@ class Running:
 
     def _attribute_of_class(self, cls: type, name: str) -> bool:
         meta = type(cls)
-        if self._runs(_lookup(meta, "__getattribute__")):
+        if self._runs_code(_lookup(meta, "__getattribute__")):
             return True
         of_meta, own = _lookup(meta, name), _lookup(cls, name)
         if of_meta is not _ABSENT and (own is _ABSENT or _is_data(of_meta)):
@@ -99,7 +99,9 @@ class Running:
 
     def _runs_getattr(self, kind: type) -> bool:
         getter = _lookup(kind, "__getattr__")
-        return getter is not _ABSENT and (self._runs(getter) or self._runs(_lookup(kind, "__missing__")))
+        return getter is not _ABSENT and (
+            self._runs_code(getter) or self._runs_code(_lookup(kind, "__missing__"))
+        )
 
     def _runs_getter(self, raw: Any) -> bool:
         """Return whether the lookup of a class attribute runs user code."""
@@ -107,15 +109,15 @@ class Running:
         if kind in _PLAIN:
             return False
         if issubclass(kind, property):
-            return self._runs(raw.fget)
+            return self._runs_code(raw.fget)
         if issubclass(kind, functools.cached_property):
-            return self._runs(raw.func)
+            return self._runs_code(raw.func)
         if issubclass(kind, classmethod):
             return self._runs_getter(raw.__func__)
         get = _lookup(kind, "__get__")
-        return get is not _ABSENT and self._runs(get)
+        return get is not _ABSENT and self._runs_code(get)
 
-    def _runs(self, function: Any) -> bool:
+    def _runs_code(self, function: Any) -> bool:
         if function is None or function is _ABSENT:
             return False
         while issubclass(kind := type(function), _WRAPPERS):

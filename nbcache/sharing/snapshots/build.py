@@ -23,7 +23,7 @@ from nbcache.sharing.snapshots.verify import (
     Received,
     check_bounds,
     errors_at,
-    inspect,
+    examine,
     is_own,
     packed_bytes,
     select_refs,
@@ -241,7 +241,7 @@ def add_to_file(
     if content is not None:
         with errors_at(where):
             file = decode_file(content)
-        valid, _ = inspect(file, keyring, where=where)
+        valid, _ = examine(file, keyring, where=where)
         own = {received.version: received for received in valid if received.is_own}
     # The user's damaged versions go: the new one has those of their artifacts that are still stored.
     other_versions = [
@@ -261,7 +261,7 @@ def united(files: Sequence[bytes], keyring: Keyring) -> bytes:
         file = decode_file(data)
         packed |= {digest: frame for digest, frame in file.packed.items() if sha256(frame) == digest}
         versions |= {version.digest: version for version in file.versions}
-        received |= {version.version: version for version in inspect(file, keyring, where="")[0]}
+        received |= {version.version: version for version in examine(file, keyring, where="")[0]}
     for version in [*received.values()]:
         if any(_absorbs(other, version) for other in received.values()):
             del versions[version.version], received[version.version]

@@ -84,10 +84,10 @@ def check_file(data: bytes, keyring: Keyring, *, where: str) -> tuple[list[Recei
     """Return the valid versions in `data`, and the errors of others; CorruptSnapshot if it is no snapshot."""
     with errors_at(where):
         file = decode_file(data)
-    return inspect(file, keyring, where=where)
+    return examine(file, keyring, where=where)
 
 
-def inspect(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
+def examine(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[Received], list[NbcacheError]]:
     """Return the valid versions in a file, and the errors of others; CorruptSnapshot for stray artifacts."""
     valid: list[Received] = []
     problems: list[NbcacheError] = []

@@ -65,7 +65,7 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
         yield from session.cache.find(TYPE, key)
         yield from session.find_shared(TYPE, key)
 
-    def make_present(
+    def restore(
         cache: Any, choices: list[Any], op: str, inputs: str, hint: int | None
     ) -> tuple[str, dict[Any, str]] | None:
         if not codecache.config.autotune_local_cache or not context.serving():
@@ -107,8 +107,8 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
         benchmark: Callable[[Any], dict[Any, float]] | None,
         hint_override: int | None = None,
     ) -> Any:
-        present = partial(make_present, self, choices, op, inputs, hint_override)
-        keys = session.attempt("restoring what was benchmarked", present)
+        restoring = partial(restore, self, choices, op, inputs, hint_override)
+        keys = session.attempt("restoring what was benchmarked", restoring)
         if keys is None or benchmark is None:
             return original(self, choices, op, inputs, benchmark, hint_override)
         key, hashes = keys
