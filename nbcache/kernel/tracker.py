@@ -101,7 +101,7 @@ class _Compile:
             return self.trace.graph_break_reason
         return self.frame.graph_break_reason if self.frame else None
 
-    def take_over(self, graph: _Graph) -> None:
+    def merge_earlier_lookups(self, graph: _Graph) -> None:
         """Merge `graph` with earlier lookups of it, whose stored graphs were useless."""
         for earlier in [other for other in self.graphs if other is not graph]:
             if (earlier.key, earlier.backward) == (graph.key, graph.backward):
@@ -209,7 +209,7 @@ class Tracker:
             elif isinstance(event, events.SpanEnded):
                 self._end_span(thread, event)
             elif thread.compile is not None:
-                self._apply(thread, thread.compile, event)
+                self._apply_event(thread, thread.compile, event)
             if not thread.stack:
                 del self._threads[event.thread]
 
@@ -227,7 +227,7 @@ class Tracker:
             thread.stack[-1].opened_graph = True
 
     def _push(self, thread: _Thread, name: str, time: float, backward: bool = False) -> None:
-        self._charge(thread, time)
+        self._charge_phase(thread, time)
         phase = _PHASES.get(name, "dynamo")
         backward = backward or "bw_compiler" in name or name == "entire_backward_compile"
         if thread.stack:
@@ -236,7 +236,7 @@ class Tracker:
             backward = backward or parent.backward
         thread.stack.append(_Span(name, phase, backward))
 
-    def _charge(self, thread: _Thread, time: float) -> None:
+    def _charge_phase(self, thread: _Thread, time: float) -> None:
         if thread.stack and thread.compile:
             target = thread.compile.open or thread.compile
             target.phases[thread.stack[-1].phase] += max(0.0, time - thread.charged_until)
@@ -258,7 +258,7 @@ class Tracker:
             self._finish(compile)
 
     def _pop(self, thread: _Thread, time: float) -> str:
-        self._charge(thread, time)
+        self._charge_phase(thread, time)
         span = thread.stack.pop()
         if span.opened_graph and thread.compile:
             thread.compile.open = None
@@ -278,13 +278,13 @@ class Tracker:
             graph.outcome = Outcome(state)
         graph.key = graph.key or attributes.get("key")
 
-    def _apply(self, thread: _Thread, compile: _Compile, event: events.Event) -> None:
+    def _apply_event(self, thread: _Thread, compile: _Compile, event: events.Event) -> None:
         match event:
             case events.LookupStarted(key=key, backward=backward):
                 opened = compile.open is None
                 graph = compile.graph(backward)
                 graph.backward, graph.key = backward, key
-                compile.take_over(graph)
+                compile.merge_earlier_lookups(graph)
                 self._push(thread, _LOOKUP, event.time, backward)
                 thread.stack[-1].opened_graph = opened
             case events.GraphLookup():
@@ -338,8 +338,8 @@ class Tracker:
                 "nothing in it is to be compiled" if empty else "this backend does not use torch's caches"
             )
             graphs = [_Graph(backward=False, outcome=Outcome.BYPASS, reason=reason)]
-        if not graphs and (broke := compile.graph_break_reason):
-            self._broken[bare_name(frame.function if frame else compile.function)] = broke
+        if not graphs and (break_reason := compile.graph_break_reason):
+            self._broken[bare_name(frame.function if frame else compile.function)] = break_reason
         if graphs:
             _add(graphs[0].phases, compile.phases)
             _add(graphs[0].bytes, compile.bytes)
@@ -369,10 +369,10 @@ class Tracker:
         compiled = sum(missed if kernel is None else kernel for kernel in graph.kernels)
         shown = frame or replace(_NO_FRAME, function=compile.function)
         forward = _NO_FRAME if graph.backward else frame or _NO_FRAME
-        broke = None if forward is _NO_FRAME else compile.graph_break_reason
+        break_reason = None if forward is _NO_FRAME else compile.graph_break_reason
         if forward.function.endswith(RESUMED):  # it may continue a frame that broke without a graph
             earlier = self._broken.pop(bare_name(forward.function), None)
-            broke = broke or earlier
+            break_reason = break_reason or earlier
         return GraphRecord(
             function=shown.function,
             compile_id=compile.compile_id,
@@ -392,7 +392,7 @@ class Tracker:
             kernels_compiled=compiled,
             bytes=dict(graph.bytes),
             recompile_reason=forward.recompile_reason,
-            graph_break_reason=broke,
+            graph_break_reason=break_reason,
             threads=graph.lookup.threads,
             trace=None if graph.backward else _fate_of_trace(compile),
             components=graph.lookup.components,

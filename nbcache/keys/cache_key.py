@@ -214,7 +214,7 @@ class Dependencies:
         return any_graph.digest + state.digest
 
     def _add_operator(self, state: GraphFingerprint, operator: Any) -> None:
-        """Add an operator whose kernels do not run during compilation."""
+        """Add an operator whose implementations do not run during compilation."""
         if isinstance(operator, self._torch._ops.OpOverload):
             self._registrations.add(state, operator, called=False)
         elif isinstance(operator, FunctionType):

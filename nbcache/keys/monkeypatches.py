@@ -153,7 +153,7 @@ class Originals:
             recorded.late = False
         if recorded.changes is None or not recorded.is_unchanged(entries):
             if isinstance(owner, (list, tuple)):
-                recorded.changes = [*_elements(recorded.torch_entries, entries)]
+                recorded.changes = [*_changed_elements(recorded.torch_entries, entries)]
             else:
                 recorded.changes = [*self._differences(recorded, entries)]
             recorded.keys, recorded.values = tuple(entries), tuple(entries.values())
@@ -291,7 +291,7 @@ def _are_same(values: Collection[Any], previous: Sequence[Any]) -> bool:
         return False
 
 
-def _elements(torch_entries: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:
+def _changed_elements(torch_entries: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:
     current, original = {*map(id, entries.values())}, {*map(id, torch_entries.values())}
     for number, value in entries.items():
         if id(value) not in original:

@@ -135,7 +135,7 @@ class Patterns:
 
         patches.hook(pattern_matcher.PatternEntry, "register", register)
         if late:
-            for _, pattern_pass in _passes(pattern_matcher):
+            for _, pattern_pass in _pattern_passes(pattern_matcher):
                 entries = [entry for listed in list(pattern_pass.patterns.values()) for entry in list(listed)]
                 self._entries += [
                     (entry, pattern_pass, False) for entry in entries if not self._is_torch_pattern(entry)
@@ -160,7 +160,7 @@ class Patterns:
 
     def _location(self, pattern_pass: Any) -> str:
         if id(pattern_pass) not in self._locations:
-            for location, other in _passes(sys.modules[_MATCHER]):
+            for location, other in _pattern_passes(sys.modules[_MATCHER]):
                 self._locations[id(other)] = min(location, self._locations.get(id(other), location))
         return self._locations.setdefault(id(pattern_pass), "")
 
@@ -168,7 +168,7 @@ class Patterns:
         return all(self._known.is_library_code(value) for value in vars(entry).values() if callable(value))
 
 
-def _passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
+def _pattern_passes(pattern_matcher: ModuleType) -> Iterator[tuple[str, Any]]:
     kind = pattern_matcher.PatternMatcherPass
     for name, module in sys.modules.copy().items():
         if not name.startswith("torch._inductor"):

@@ -20,7 +20,7 @@ _END_SECONDS = 5.0
 """The longest wait of a restarted kernel for the end of its predecessor: usually some 0.01 s."""
 _ANSWER_SECONDS = 15.0
 """The longest wait for a nursery's answer: usually some 0.01 s, much longer on a busy machine."""
-_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
+_FORWARDED_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
 
 
 def main() -> NoReturn:
@@ -37,7 +37,7 @@ def main() -> NoReturn:
     except Exception as error:  # after any fault, it becomes an ordinary kernel
         why = f"no nursery has answered: {error!r}"
     if connection is not None:
-        _represent(connection)
+        _act_as_kernel(connection)
     protocol.note_ordinary(why)
     if name is not None:
         _start_nursery(name)
@@ -77,14 +77,16 @@ def _inherits(descriptor: int) -> bool:
         return False
 
 
-def _represent(connection: socket.socket) -> NoReturn:
-    def pass_on(number: int, frame: object) -> None:
+def _act_as_kernel(connection: socket.socket) -> NoReturn:
+    """Forward signals to the forked kernel, and end as it ends: by the same status or signal."""
+
+    def forward(number: int, frame: object) -> None:
         with suppress(OSError):  # the kernel has just ended
             connection.sendall(bytes([number]))
 
     connection.settimeout(None)
-    for name in _PASSED_ON:
-        signal.signal(getattr(signal, name), pass_on)
+    for name in _FORWARDED_SIGNALS:
+        signal.signal(getattr(signal, name), forward)
     try:
         status = int(protocol.receive(connection)[0]["ended"])
     except (OSError, ValueError):  # the watcher was killed, and the kernel with it

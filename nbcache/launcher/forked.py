@@ -51,7 +51,7 @@ class Ahead:
 
 def _run(value: Mapping[str, Any], files: list[int], ahead: Ahead) -> None:
     """Run `ipykernel_launcher` with the environment, folder, files and arguments of the request."""
-    _become(value, files)
+    _adopt_launcher_state(value, files)
     os.environ.update(ahead.variables)
     start = dict(os.environ)
     changed = partial(first_change, ahead.files)
@@ -112,7 +112,7 @@ def _watch(connection: socket.socket, kernel: int) -> None:
     protocol.send(connection, {"ended": status})
 
 
-def _become(value: Mapping[str, Any], files: list[int]) -> None:
+def _adopt_launcher_state(value: Mapping[str, Any], files: list[int]) -> None:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)

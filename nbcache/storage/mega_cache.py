@@ -30,7 +30,7 @@ _CHECKSUM_BYTES, _INTEGER_BYTES = 4, 8
 def encode_bundle(artifacts: Iterable[Artifact]) -> bytes:
     groups: dict[str, dict[tuple[str, bytes], None]] = {}
     for artifact in artifacts:
-        if is_held(artifact):
+        if fits_in_bundle(artifact):
             groups.setdefault(artifact.type, {})[artifact.key, artifact.content] = None
     body = [_integer(_VERSION)]
     for type, members in groups.items():
@@ -56,7 +56,7 @@ def decode_bundle(data: bytes) -> list[Artifact]:
     return list(artifacts)
 
 
-def is_held(artifact: Artifact) -> bool:
+def fits_in_bundle(artifact: Artifact) -> bool:
     """Return whether torch's bundle can hold the artifact."""
     if artifact.type == "autotune":
         return AUTOTUNE_KEY.fullmatch(artifact.key) is not None

@@ -119,7 +119,7 @@ class TorchBridge:
     def _compile_for(self, baseline: Baseline | None, session: Session) -> None:
         self._baseline = baseline
         if (module := sys.modules.get("torch._inductor.cpu_vec_isa")) is not None:
-            portable.choose_again(module)
+            portable.choose_isa_again(module)
         if session.environment is not None:
             self._adopt_environment(session)
 

@@ -81,7 +81,7 @@ class State:
         elif isinstance(value, _ITERABLES):
             base: Any = next(base for base in _ITERABLES if isinstance(value, base))
             if base in _CONTAINERS:
-                self._add(_fill, value, base, _contents(value, base))
+                self._add(_restore_contents, value, base, _contents(value, base))
                 yield from self._save_attributes(place, value)
             items = base.items(value) if issubclass(base, dict) else enumerate(base.__iter__(value))
             yield from ((f"{place}[{key!r}]", item) for key, item in items)
@@ -102,7 +102,7 @@ class State:
             return
         if hasattr(value, "__dict__"):
             attributes = vars(value)
-            self._add(_fill, attributes, dict, _contents(attributes, dict))
+            self._add(_restore_contents, attributes, dict, _contents(attributes, dict))
             yield from ((f"{place}.{name}", item) for name, item in attributes.items())
         for base in type(value).__mro__:
             for name, item in vars(base).items():
@@ -158,7 +158,7 @@ def _contents(container: Any, base: Any) -> list[Any]:
     return [*base.__iter__(container)]
 
 
-def _fill(container: Any, base: Any, contents: list[Any]) -> None:
+def _restore_contents(container: Any, base: Any, contents: list[Any]) -> None:
     current = _contents(container, base)
     if len(current) != len(contents) or any(a is not b for a, b in zip(current, contents, strict=True)):
         base.clear(container)

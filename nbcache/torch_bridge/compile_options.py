@@ -78,6 +78,7 @@ def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def default_arguments(arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Make `torch.compile` use `arguments` as defaults in the block."""
     if not arguments:
         yield
         return

@@ -170,7 +170,7 @@ class _Run:
         del output
         graphs = self.session.graphs[begin:]
         forward = [graph for graph in graphs if graph.direction is not Direction.BACKWARD]
-        breaks = self._breaks(forward, utils.graph_break_reasons[first_break:])
+        breaks = self._graph_breaks(forward, utils.graph_break_reasons[first_break:])
         again = len(self.session.graphs)
         seconds += sum(_time_call(run)[0] for _ in range(_WARM_UP))
         warm = len(self.session.graphs)
@@ -243,7 +243,7 @@ class _Run:
         self.diagnosis.notes += ("it draws random numbers: results were compared with fallback_random=True",)
         return comparison
 
-    def _breaks(self, graphs: Sequence[GraphRecord], reasons: Sequence[Any]) -> tuple[Break, ...]:
+    def _graph_breaks(self, graphs: Sequence[GraphRecord], reasons: Sequence[Any]) -> tuple[Break, ...]:
         session = self.session
         texts = {graph.graph_break_reason: None for graph in graphs if graph.graph_break_reason}
         for reason in reasons:

@@ -52,7 +52,7 @@ def contents_of(graph: GraphRecord, session: Session) -> GraphContents:
 
 def _guards_of(compile_id: str, session: Session) -> tuple[tuple[str, ...], str]:
     try:
-        for entry in _entries():
+        for entry in _dynamo_cache_entries():
             if str(entry.compile_id) == compile_id:
                 texts = (with_cells(session, str(part)) or "" for part in entry.guard_manager.code_parts)
                 return tuple(sorted(map(readable, texts), key=_rank)), ""
@@ -62,7 +62,7 @@ def _guards_of(compile_id: str, session: Session) -> tuple[tuple[str, ...], str]
     return (), _FORGOTTEN
 
 
-def _entries() -> Iterator[Any]:
+def _dynamo_cache_entries() -> Iterator[Any]:
     convert_frame = sys.modules.get("torch._dynamo.convert_frame")
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     if convert_frame is None or eval_frame is None:

@@ -86,7 +86,7 @@ def compile_for_baseline(module: ModuleType, context: Context, patches: Patches)
 
     def forget() -> None:
         if context.baseline() is not None:
-            choose_again(module)
+            choose_isa_again(module)
 
     if module.__name__.endswith("cpp_builder"):
         patches.hook(module, "_get_optimization_cflags", _get_optimization_cflags)
@@ -123,7 +123,7 @@ class KeyTag:
                 config.cache_key_tag = " ".join(filter(None, [*words, self._name]))
 
 
-def choose_again(cpu_vec_isa: ModuleType) -> None:
+def choose_isa_again(cpu_vec_isa: ModuleType) -> None:
     cpu_vec_isa.valid_vec_isa_list.cache_clear()
     for isa in cpu_vec_isa.supported_vec_isa_list:
         for answer in _ANSWERS:

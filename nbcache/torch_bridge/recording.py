@@ -61,7 +61,7 @@ def record(cache: ModuleType, context: Context, patches: Patches) -> None:
             return getattr(loaded, "local", True) and context.owned()
         return not _is_from_redis(artifact_type, content)
 
-    def note(artifact_type: str, key: str, content: Any) -> None:
+    def encode_and_record(artifact_type: str, key: str, content: Any) -> None:
         own = is_own(artifact_type, key, content)
         encoded = factory.encode_create(artifact_type, key, content).content
         count_and_record(session, Artifact(artifact_type, key, encoded), made=own)
@@ -70,7 +70,7 @@ def record(cache: ModuleType, context: Context, patches: Patches) -> None:
         original: Any, cls: Any, artifact_type: str, key: str, content: Any, *args: Any, **kwargs: Any
     ) -> Any:
         done = original(cls, artifact_type, key, content, *args, **kwargs)
-        session.attempt("recording an artifact", partial(note, artifact_type, key, content))
+        session.attempt("recording an artifact", partial(encode_and_record, artifact_type, key, content))
         return done
 
     def populate_caches(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -129,14 +129,14 @@ def provide_profile(pgo: ModuleType, context: Context, patches: Patches) -> None
     """Write the stored profile of dynamic shapes into torch's folder before torch reads it by the job id."""
     session = context.session
 
-    def make_present(key: str) -> None:
+    def restore_profile(key: str) -> None:
         path = pgo.code_state_path(key) if context.serving() else None
         if path is not None and not os.path.exists(path):
             for artifact in session.find("pgo", key)[:1]:
                 write_for_torch(session, "pgo", key, partial(pgo.write_local_impl, key, artifact.content))
 
     def get_local_code_state(original: Any, cache_key: str, *args: Any, **kwargs: Any) -> Any:
-        session.attempt("making a stored profile present", partial(make_present, cache_key))
+        session.attempt("making a stored profile present", partial(restore_profile, cache_key))
         loaded.profile = True
         try:
             return original(cache_key, *args, **kwargs)

@@ -80,7 +80,7 @@ def adopt(
             return value
         raise corrupt("a trace sets a global of an unknown kind")
 
-    def start_with_values(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    def prefill_values(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         self.src_get_value_cache.update(
             {source: value for source, value in values.items() if value is not ABSENT and value is not RUNS}
@@ -98,7 +98,7 @@ def adopt(
         fail_hook = hooks.guard_fail_fn if hooks else None
         builder_patches = patches.within()
         try:
-            builder_patches.hook(guards.GuardBuilder, "__init__", start_with_values)
+            builder_patches.hook(guards.GuardBuilder, "__init__", prefill_values)
             manager = guards.CheckFunctionManager(
                 frame.code, graph, cache_entries, fail_hook, None, shape_code_parts=shapes
             )

@@ -140,13 +140,13 @@ def from_bytes(content: bytes) -> Trace:
         code=read.object("code"),
         sources=sources,
         facts=[*_rows(read, "facts")],
-        names=[_texts(row, 3) for row in read.array("names")],
-        attributes=[_texts(row, 2) for row in read.array("attributes")],
+        names=[_check_texts(row, 3) for row in read.array("names")],
+        attributes=[_check_texts(row, 2) for row in read.array("attributes")],
         guards=[[index, *arguments] for index, arguments in _rows(read, "guards", 3)],
         shapes=[_check_row(row, 3) for row in read.array("shapes")],
-        installed=[_texts(row, 3) for row in read.array("installed")],
+        installed=[_check_texts(row, 3) for row in read.array("installed")],
         imports={name: str(module) for name, module in imports.items()},
-        replayed=_texts(read.array("replayed")),
+        replayed=_check_texts(read.array("replayed")),
         seconds=read.seconds("seconds", optional=True),
         break_reason=read.text("break_reason", optional=True),
         break_line=read.integer("break_line", optional=True),
@@ -204,7 +204,7 @@ def _check_row(row: object, length: int | None) -> list[Any]:
     return row
 
 
-def _texts(row: object, length: int | None = None) -> list[str]:
+def _check_texts(row: object, length: int | None = None) -> list[str]:
     texts = _check_row(row, length)
     if not all(isinstance(text, str) for text in texts):
         raise corrupt("a row of a trace contains a value that is not a text")

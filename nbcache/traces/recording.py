@@ -101,7 +101,7 @@ class Observations:
         if is_value and not {left, right} & _SINGLETONS:
             self.doubts.add("it compares numbers, texts or tuples with `is`")
 
-    def note_equation(self, result: Any, tx: Any, operands: Any, *more: Any) -> None:
+    def note_equality(self, result: Any, tx: Any, operands: Any, *more: Any) -> None:
         if types.CellType in map(_type_of, operands):
             self.doubts.add("it compares cells of closures")
 
@@ -152,6 +152,7 @@ class Observations:
                 yield str.__str__(value)
 
     def objects(self) -> Iterator[tuple[Any, str]]:
+        """Yield the process's objects that trackers hold, each with the class name of its tracker."""
         for value in self.sourceless:
             kind: Any = type(value)
             is_container = issubclass(kind, _CONTAINERS)
@@ -265,7 +266,7 @@ def observe(observations: Observations, executed: ExecutedCode, patches: Patches
 
     operators = {
         **dict.fromkeys(("is", "is not"), observations.note_comparison),
-        **dict.fromkeys(("==", "!="), observations.note_equation),
+        **dict.fromkeys(("==", "!="), observations.note_equality),
     }
     comparing = {name: compare_op_handlers[name] for name in operators}
     hooks = (

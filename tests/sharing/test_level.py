@@ -300,7 +300,7 @@ def test_what_had_to_wait_to_be_published_loses_nothing_that_was_published_since
     ada.failure = None
     ada.publish_manifest(Manifest(HERE, "model.ipynb", (ref_of(b"new"),)))
     assert ada._worker.flush(SECONDS)
-    ada._send_again()
+    ada._requeue_unsent()
     assert ada.flush(SECONDS)
     (told,) = ada.publications("model.ipynb")
     assert set(told.manifest.artifacts) == {ref_of(b"old"), ref_of(b"new")}

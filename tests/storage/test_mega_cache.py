@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nbcache.core.errors import CorruptSnapshot, FormatError, UnsupportedVersion
 from nbcache.core.model import Artifact
-from nbcache.storage.mega_cache import decode_bundle, encode_bundle, is_held
+from nbcache.storage.mega_cache import decode_bundle, encode_bundle, fits_in_bundle
 from support.front_door import RunPython
 
 artifacts = st.lists(
@@ -51,7 +51,7 @@ def test_keys_that_torch_would_take_for_paths_are_left_out() -> None:
     keys = ["ab/c0ffee.best_config", "../../../evil.best_config", "/etc/x.best_config", "ab/../x.best_config"]
     made = [Artifact("autotune", key, b"{}") for key in keys]
     assert [each.key for each in decode_bundle(encode_bundle(made))] == keys[:1]
-    assert [is_held(each) for each in made] == [True, False, False, False]
+    assert [fits_in_bundle(each) for each in made] == [True, False, False, False]
 
 
 def test_a_later_version_says_so() -> None:

@@ -196,6 +196,7 @@ class Fingerprint:
 
     @contextmanager
     def describing(self, words: str) -> Iterator[None]:
+        """Describe the value that the block adds as `words` in the text of Unknown."""
         self._descriptions.append(words)
         yield
         self._descriptions.pop()
@@ -465,8 +466,8 @@ class Fingerprint:
             self.note("function")
             self._names += (function.__name__, function.__qualname__)
             self._add_document(function.__doc__)
-            cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-            add_code(self, function.__code__, function.__globals__, cells)
+            closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+            add_code(self, function.__code__, function.__globals__, closure)
         self._add_parts("defaults", function.__defaults__, function.__kwdefaults__)
         self._add_attributes(vars(function))
 
@@ -563,7 +564,7 @@ def add_code(
     state: Fingerprint,
     code: types.CodeType,
     scope: Mapping[str, Any],
-    cells: Mapping[str, types.CellType],
+    closure: Mapping[str, types.CellType],
     imported: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
     """Add a code object; `imported` are the modules that the enclosing code has imported, by name."""
@@ -597,16 +598,16 @@ def add_code(
                     _add_attribute_chain(state, builtin, steps, index)
             elif value not in modules:
                 state.note("absent", value)
-        elif operation in LOADS_CELL and value in cells:
+        elif operation in LOADS_CELL and value in closure:
             try:
-                content = cells[value].cell_contents
+                content = closure[value].cell_contents
             except ValueError:
                 state.note("empty")
             else:
                 _add_attribute_chain(state, content, steps, index)
         elif opcode in dis.hasconst:
             if isinstance(value, types.CodeType):
-                add_code(state, value, scope, cells, modules)
+                add_code(state, value, scope, closure, modules)
             else:
                 state.add(value)
         elif opcode in dis.hasname:

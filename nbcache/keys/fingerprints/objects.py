@@ -281,7 +281,7 @@ class Objects:
     def _function(self, function: types.FunctionType) -> str:
         scope = getattr(sys.modules.get(function.__module__ or ""), "__dict__", None)
         self._in_instance = True
-        cells = [content for cell in function.__closure__ or () for content in self._cell_content(cell)]
+        closure = [content for cell in function.__closure__ or () for content in self._cell_content(cell)]
         return self._join(
             f"function {function.__qualname__}",
             f"{function.__name__} {function.__module__} {function.__globals__ is scope}",
@@ -289,7 +289,7 @@ class Objects:
             code_digest(function.__code__),
             self.digest(function.__defaults__),
             self.digest(function.__kwdefaults__),
-            *cells,
+            *closure,
             self.digest(function.__annotations__ if self._annotations else None),
             *self._named_parts(vars(function), _IGNORED_OF_FUNCTIONS | self.ignored),
         )

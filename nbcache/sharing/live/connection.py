@@ -142,10 +142,10 @@ class Connection:
                 self.note("more waits to be written than is kept; some is not shared")
                 return False
             self.pending += size
-        self._worker.submit(partial(self._do, _Task(write, size, name)))
+        self._worker.submit(partial(self._run_task, _Task(write, size, name)))
         return True
 
-    def _do(self, task: _Task) -> None:
+    def _run_task(self, task: _Task) -> None:
         waits = False
         try:
             waits = not self._try_task(task) and task.tries > 0
@@ -158,7 +158,7 @@ class Connection:
         if not task.tries:
             self.note(f"{task.name} could not be written {_TRIES} times, and is not shared: {task.problem}")
         elif waits and self.can_write:  # the store has recovered
-            self._send_again()
+            self._requeue_unsent()
 
     def _try_task(self, task: _Task) -> bool:
         while task.tries and self.can_write:
@@ -170,11 +170,11 @@ class Connection:
                 task.tries, task.problem = task.tries - 1, error.what
         return False
 
-    def _send_again(self) -> None:
+    def _requeue_unsent(self) -> None:
         with self._lock:
             unsent, self._unsent = self._unsent, []
         for task in unsent:
-            self._worker.submit(partial(self._do, task))
+            self._worker.submit(partial(self._run_task, task))
 
     def flush(self, timeout: float | None) -> bool:
         """Wait for pending writes; False after `timeout` seconds, or if the store is off."""
@@ -255,7 +255,7 @@ class Connection:
             self.failure, self._is_readable = None, True  # it may have failed once more meanwhile
         if was_off:
             self.say(f"{self.name} answers again")
-            self._send_again()
+            self._requeue_unsent()
         return True
 
     def _report_failure(self, error: Exception) -> None:

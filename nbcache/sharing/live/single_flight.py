@@ -74,13 +74,13 @@ class SingleFlight:
         self._lock = ForkSafeLock()
         self._flights: dict[str, tuple[Lease, float]] = {}
         """Name → a lease, and the time (`time.monotonic`) up to which it is extended."""
-        self._beating: threading.Thread | None = None
+        self._extender: threading.Thread | None = None
         self._closed = threading.Event()
         renew_in_children(self)
 
     def renew(self) -> None:
         self._flights = {}
-        self._beating = None
+        self._extender = None
         self._closed = threading.Event()
 
     def wait(
@@ -111,7 +111,7 @@ class SingleFlight:
                 own_data = Holder(signer.user, signer.host, time.time()).encode(name, signer)
                 claim = self._leases.claim(name, own_data, self._timings.lease)
                 if claim.lease is not None:
-                    self._begin(claim.lease, expected)
+                    self._keep_extended(claim.lease, expected)
                 holder_data = own_data if claim.lease is not None else claim.holder
                 if holder_data != last_data:  # otherwise `holder` is up to date
                     fruitless += last_data is not None
@@ -157,20 +157,20 @@ class SingleFlight:
             for name in list(self._flights) if release else ():
                 self.done(name)
 
-    def _begin(self, lease: Lease, expected: float) -> None:
+    def _keep_extended(self, lease: Lease, expected: float) -> None:
         until = time.monotonic() + max(_LEAST_SECONDS, _LONGEST_FACTOR * expected)
         with self._lock:
             self._flights[lease.name] = lease, until
-            if self._beating is None or not self._beating.is_alive():
-                self._beating = start_thread(self._beat, "lease")  # without a thread the lease just ends
+            if self._extender is None or not self._extender.is_alive():
+                self._extender = start_thread(self._extend, "lease")  # without a thread the lease just ends
 
-    def _beat(self) -> None:
+    def _extend(self) -> None:
         while not self._closed.wait(self._timings.heartbeat):
             moment = time.monotonic()
             with self._lock:
                 alive = [lease for lease, until in self._flights.values() if until > moment]
                 if not alive:
-                    self._beating = None
+                    self._extender = None
                     return
             for lease in alive:
                 with suppress(StoreError):

@@ -137,7 +137,7 @@ class NamedSnapshots:
     def versions(self, name: str | None = None) -> list[Version]:
         """Return the versions of one name or of all, sorted by name and age; unreadable ones come first."""
         prefix = _SNAPSHOTS if name is None else _prefix_of(name)
-        versions = [self._version(key, value) for key, value in self._values_below(prefix)[0].items()]
+        versions = [self._read_version(key, value) for key, value in self._values_below(prefix)[0].items()]
         return sorted(versions, key=lambda version: (version.name, version.created, version.key))
 
     def read_all(self, name: str) -> tuple[list[Received], list[NbcacheError]]:
@@ -275,7 +275,7 @@ class NamedSnapshots:
                 return values, True
         return values, False  # writers keep replacing versions
 
-    def _version(self, key: str, value: bytes) -> Version:
+    def _read_version(self, key: str, value: bytes) -> Version:
         name = _name_of(key)
         try:
             _check_digest(key, value)
@@ -292,7 +292,7 @@ class NamedSnapshots:
             raise refusal("its artifacts are longer, or more, than a snapshot's may be", received.where)
         frames: dict[str, bytes] = {}
         damaged: list[str] = []
-        for batch in _by_size(sizes):
+        for batch in _batches_by_size(sizes):
             for key, value in self.store.get_many(_ARTIFACT + digest for digest in batch).items():
                 digest = key.removeprefix(_ARTIFACT)
                 if sha256(value) == digest:
@@ -419,7 +419,7 @@ def _check_digest(key: str, value: bytes) -> None:
         raise refusal("its manifest does not have the digest that it is named by")
 
 
-def _by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+def _batches_by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
     batch: list[str] = []
     length = 0
     for digest, size in sizes.items():
@@ -443,22 +443,22 @@ def place(text: str) -> Place | None:
     if not separator:
         if "://" not in text:
             return None
-        raise _no_name("the URL of a store names no snapshot in it")
+        raise _bad_name("the URL of a store names no snapshot in it")
     if "://" not in url and (text.endswith(_FILES) or os.path.exists(os.path.expanduser(text))):
         return None
     if "://" in url and "@" in name and "@" not in url:  # redis://:pass#word@host/0
-        raise _no_name("after the '#' of a store's URL stands an '@': in a password a '#' is written %23")
+        raise _bad_name("after the '#' of a store's URL stands an '@': in a password a '#' is written %23")
     if not name.isprintable() or not all(name.split("/")):
-        raise _no_name("what is after '#' is no name: parts, joined by '/', of characters that can be seen")
-    if len(name) > _LONGEST or len(_encode(name)) > _LONGEST_PART:
-        raise _no_name(
+        raise _bad_name("what is after '#' is no name: parts, joined by '/', of characters that can be seen")
+    if len(name) > _LONGEST or len(_encode_name(name)) > _LONGEST_PART:
+        raise _bad_name(
             f"a snapshot's name is too long: {_LONGEST} characters at most, and {_LONGEST_PART} where all "
             "but a-z, 0-9 and - count three times or more"
         )
     return Place(url, name)
 
 
-def _no_name(problem: str) -> ConfigError:
+def _bad_name(problem: str) -> ConfigError:
     return ConfigError(
         problem, next_step="write URL#NAME, as in redis://host/0#team/gpt; `nbcache ls URL` lists them"
     )
@@ -470,11 +470,11 @@ def _name_of(key: str) -> str | None:
         case ["snapshot", part, _] if _ENCODED.fullmatch(part):
             data = re.sub(rb"_(..)", lambda escape: bytes.fromhex(escape[1].decode()), part.encode())
             name = data.decode(errors="replace")
-            return name if _encode(name) == part else None
+            return name if _encode_name(name) == part else None
     return None
 
 
-def _encode(name: str) -> str:
+def _encode_name(name: str) -> str:
     return "".join(
         character if character in _PLAIN else "".join(f"_{byte:02x}" for byte in character.encode())
         for character in name
@@ -482,4 +482,4 @@ def _encode(name: str) -> str:
 
 
 def _prefix_of(name: str) -> str:
-    return f"{_SNAPSHOTS}{_encode(name)}/"
+    return f"{_SNAPSHOTS}{_encode_name(name)}/"

@@ -45,7 +45,7 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         if contents and is_restored:
             session.cache.mark_restored(type, key)
 
-    def make_present(cls: Any, type: str, key: str) -> bool:
+    def restore_stored(cls: Any, type: str, key: str) -> bool:
         """Write a graph's stored variants that torch's folder lacks; return whether nbcache serves."""
         if not context.serving():
             return False
@@ -90,8 +90,8 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         serves = False
         tried: set[bytes] = set()
         if local and type:
-            present = partial(make_present, cls, type, key)
-            serves = bool(session.attempt("making a stored graph present", present))
+            restoring = partial(restore_stored, cls, type, key)
+            serves = bool(session.attempt("making a stored graph present", restoring))
         loads_any = not context.is_lost("provide_kernels")
         for candidate in original(cls, local, remote_cache, key, *args, **kwargs):
             if not (loads_any or loads_here(type, key, candidate, tried)):

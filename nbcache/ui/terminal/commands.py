@@ -342,7 +342,7 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
                 artifacts.append(Artifact(ref.type, ref.key, content))
         if problems and not artifacts:
             raise problems[0]
-    bundled = [artifact for artifact in artifacts if mega.is_held(artifact)]
+    bundled = [artifact for artifact in artifacts if mega.fits_in_bundle(artifact)]
     if not bundled:
         nothing = "there is nothing for a bundle: no graph there fits this machine"
         raise SnapshotError(nothing, where=source or str(settings.dir))
@@ -360,7 +360,7 @@ def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings
     except NbcacheError as error:
         error.where = str(file)
         raise
-    sound = [artifact for artifact in artifacts if mega.is_held(artifact)]
+    sound = [artifact for artifact in artifacts if mega.fits_in_bundle(artifact)]
     accepted = [artifact for artifact in sound if assume_same_cpu or not mega.holds_cpu_code(artifact)]
     if accepted and not yes:
         agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
