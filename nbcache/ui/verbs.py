@@ -95,11 +95,13 @@ flush
 bench [NOTEBOOK | MODULE:FUNCTION] …
     run it cold, with torch's caches and restored, [side by side](benchmark.md), in other processes;
     takes the options of `nbcache bench`
-clear
-    remove what is stored of this notebook alone, and empty torch's folder if nbcache gave it; what other
-    notebooks use as well stays, and what is shared
+clear [--yes]
+    remove what is stored of this notebook alone, after asking, and empty torch's folder if nbcache gave
+    it; what other notebooks use as well stays, and what is shared
 clear --all [--yes]
     remove all that is stored here, of every notebook, after asking
+help
+    show this list
 """)
 
 COMMANDS = _forms("""
@@ -146,6 +148,14 @@ bench [NOTEBOOK | MODULE:FUNCTION] …
     [side by side](benchmark.md)
 doctor
     check what kernels that are started from there need; exit status 1 where there is a problem
+status
+    show what the local store holds, by notebook
+stats
+    show [what restoring saved](stats.md) in all remembered kernels of all notebooks
+config
+    show nbcache's [settings](settings.md), and where each value comes from
+clear [--yes]
+    remove all that is stored here, of every notebook, after asking
 trust [list | add | remove | show] [SIGNER] [--name NAME]
     show and choose whose snapshots may run here
 """)
@@ -185,10 +195,8 @@ def _of(verb: str) -> list[str]:
     return [form.partition(" ")[2] for form in MAGICS if form.partition(" ")[0] == verb]
 
 
-def usage(verb: str = "") -> str:
-    """Return the usage of a magic's verb, or the list of all verbs."""
-    forms = [f"%nbcache {verb} {form}".rstrip() for form in _of(verb)]
-    return "; ".join(forms) if verb else f"%nbcache [{' | '.join(MAGICS)}]"
+def usage(verb: str) -> str:
+    return "; ".join(f"%nbcache {verb} {form}".rstrip() for form in _of(verb))
 
 
 def words_of(verb: str) -> list[str]:

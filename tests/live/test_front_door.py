@@ -219,7 +219,7 @@ def test_a_folder_for_torch_that_the_user_has_set_is_used_and_never_cleaned(
     (own / "keep.txt").write_text("mine")
 
     notebook = run_cells(
-        [LOAD, SET_UP, DEFINE, CALL, REPORTS, "%nbcache clear"],
+        [LOAD, SET_UP, DEFINE, CALL, REPORTS, "%nbcache clear --yes"],
         {**with_headers, "TORCHINDUCTOR_CACHE_DIR": str(own)},
     )
     notebook.cells.pop()
@@ -585,7 +585,7 @@ print(kept())
 
 def test_what_is_used_after_clearing_is_stored_anew(with_headers, run_cells, wipe):
     again = "torch._dynamo.reset()\nmodel.zero_grad()\n" + CALL
-    first = run_cells([LOAD, SET_UP, DEFINE, CALL, "%nbcache clear", again, REPORTS], with_headers)
+    first = run_cells([LOAD, SET_UP, DEFINE, CALL, "%nbcache clear --yes", again, REPORTS], with_headers)
     wipe(with_headers)
     second = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], with_headers)
 

@@ -59,7 +59,7 @@ def test_names_in_braces_stand_for_values_but_in_what_is_diagnosed(in_shell):
 
 def test_what_is_not_understood_fails_with_one_clean_message(in_shell):
     cases = [
-        ("%nbcache docter", "did you mean `doctor`? Usage: %nbcache"),
+        ("%nbcache docter", "did you mean `doctor`? %nbcache help shows all verbs"),
         ("%nbcache status --jsn", "`--jsn` is not understood"),
         ("%nbcache stats now", "`now` is not understood. Usage: %nbcache stats [--json]"),
         ("%nbcache plan In[1]", "`In[1]` is not understood. Usage: %nbcache plan [--json]"),
@@ -85,9 +85,9 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell):
         ("%nbcache restore redis://:s3cret@127.0.0.1:1/0#team/gpt", "Redis cannot be reached"),
         (
             "%nbcache clear everything",
-            "`everything` is not understood. Usage: %nbcache clear; %nbcache clear --all",
+            "`everything` is not understood. Usage: %nbcache clear [--yes]; %nbcache clear --all",
         ),
-        ("%nbcache clear --yes", "asks nothing. Usage: %nbcache clear; %nbcache clear --all [--yes]"),
+        ("%nbcache help me", "`me` is not understood. Usage: %nbcache help"),
         ("%nbcache connect one two", "`two` is not understood. Usage: %nbcache connect [URL]"),
         ("%nbcache trust --name", "`--name` needs a value. Usage: %nbcache trust [--yes]"),
         ("%nbcache graphs --json", "takes one GRAPH"),
@@ -103,6 +103,7 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell):
         assert "s3cret" not in ran["text"]
 
 
+ASK = "builtins = __import__('builtins'); builtins.input = lambda question: print(question) or 'n'"
 LOADED = SHELL + "\nimport time; time.sleep(0.5)"
 
 
@@ -140,20 +141,28 @@ def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_nev
     assert loaded() == said
     isolated["NBCACHE_REPORT"] = "never"
     assert loaded() == ""
-    said = loaded("\nsys.__stdout__.write(run('%nbcache clear')['text'])")
-    assert said.startswith("nbcache: removing 4 graphs, 1 artifact of model.ipynb. torch's folder is emptied")
+    clear, sure = (f"run('%nbcache clear{word}')['text']" for word in ("", " --yes"))
+    said = loaded(f"\nsys.__stdout__.write({clear} + run({ASK!r})['text'] + {clear} + {sure})").splitlines()
+    assert said[0].endswith("%nbcache clear: nobody can be asked here; if you are sure, add --yes")
+    what = "4 graphs, 1 artifact of model.ipynb. torch's folder is emptied for all notebooks"
+    assert said[1:3] == [
+        f"nbcache: This would be removed: {what}. Go on? [y/N] ",
+        "nbcache: nothing was removed",
+    ]
+    assert said[3] == "nbcache: removed 1 artifact from the local store"
 
 
 def test_clearing_says_what_goes_and_all_goes_only_when_it_is_asked_for(in_shell):
     cases = ["%nbcache clear", "%nbcache clear --all --yes"]
-    ask = "builtins = __import__('builtins'); builtins.input = lambda question: print(question) or 'n'"
     one, every, _, refused = in_shell(
-        f"[*(run(line)['text'] for line in {cases!r}), run({ask!r}), run('%nbcache clear --all')['text']]"
+        f"[*(run(line)['text'] for line in {cases!r}), run({ASK!r}), run('%nbcache clear --all')['text']]"
     )
 
     assert one == "nbcache: nothing is stored of kernels that cannot tell their notebook\n"
     assert every == "nbcache: removed 0 entries from the local store\n"
-    assert "is removed. Go on? [y/N]" in refused and refused.endswith("nbcache: nothing was removed\n")
+    assert "of 0 notebooks and more. Go on? [y/N]" in refused and refused.endswith(
+        "nbcache: nothing was removed\n"
+    )
 
 
 def test_one_can_say_who_one_is_before_the_first_snapshot_and_whom_one_trusts_in_the_notebook(in_shell):

@@ -78,6 +78,27 @@ def test_cells_of_a_snapshot_go_by_their_first_line_where_the_notebook_is_at_han
     assert Cell.of(source, 3).digest in shown()
 
 
+def test_the_terminal_shows_the_local_store_and_empties_it_after_asking(bob, tmp_path, capsys):
+    artifacts = ArtifactStore(DirectoryStore(tmp_path / "store"))
+    ref = artifacts.put(HERE.digest, Artifact("inductor", "key0", b"content"))
+    graph = GraphSummary("", "f", Direction.INFERENCE, Outcome.MISS, "key0", 15.5, (ref.digest,))
+    artifacts.save_manifest(Manifest(HERE, "/model.ipynb", (ref,), (graph,)))
+
+    def said(*arguments, status=0):
+        assert main(list(arguments)) == status
+        printed = capsys.readouterr()
+        return printed.out + printed.err
+
+    assert "nbcache in a terminal" in said() and "show what the local store holds" in said()
+    assert said("status").endswith(f"{tmp_path / 'store'}\n  1 graph of /model.ipynb\n")
+    assert said("stats") == "all notebooks · nothing compiled\n"
+    assert "environment, NBCACHE_DIR" in said("config")
+    assert "if you are sure, add --yes" in said("clear", status=1)
+    assert artifacts.manifests()
+    assert said("clear", "--yes") == "removed 3 entries from the local store; torch's own folder stays\n"
+    assert not artifacts.manifests() and said("status").startswith("local store · 0 entries")
+
+
 def test_wrong_usage_is_told_apart_from_failure(capsys):
     assert main(["trust", "add", "no fingerprint"]) == 2
     assert "is no fingerprint" in capsys.readouterr().err

@@ -58,6 +58,11 @@ def render_stats(stats: Stats, notebook: str = "", *, at: float | None = None) -
     return render(blocks, stats.to_json(), "stats")
 
 
+def render_lifetime(lifetime: Lifetime) -> Rendered:
+    """Return the figures of all kernels of all notebooks."""
+    return render(_lifetime("all notebooks", lifetime, time.time())[:1], lifetime.to_json(), "stats")
+
+
 def _session(stats: Stats) -> list[doc.Block]:
     tally = stats.session
     lines = []

@@ -572,11 +572,7 @@ class KernelVerbs(SnapshotVerbs):
 
     def setting_rows(self) -> tuple[list[CacheSetting], list[CacheSetting]]:
         settings, where = self._session.settings, self._location()
-        rows = [
-            CacheSetting(name, settings.text(name), settings.origin(name), settings.help(name))
-            for name in settings.names()
-            if name != "notebook"
-        ]
+        rows = [row for row in commands.setting_rows(settings) if row.name != "notebook"]
         rows.append(CacheSetting("notebook", where.path, where.found_by, settings.help("notebook")))
         return rows, self._bridge.cache_settings()
 
@@ -624,17 +620,11 @@ class KernelVerbs(SnapshotVerbs):
             if _identity(only := self._session.clearing()) != _identity(shown):
                 raise NbcacheError(
                     "nothing was removed: what is stored of this notebook has changed since it was shown",
-                    next_step="press the button again, and look at what would go now",
+                    next_step="ask again, and look at what would go now",
                 )
             return self.clear_all(only)
 
         return f"This would be removed: {_going_words(shown)}", remove
-
-    def clear(self) -> list[str]:
-        """Remove the stored artifacts of this notebook; return lines on removed and kept parts."""
-        only = self._session.clearing()
-        words = _going_words(only)
-        return [f"removing {words}" if only.manifests else words, *self.clear_all(only)[1:]]
 
     def all_words(self) -> str:
         self._session.flush(_WAIT_SECONDS)

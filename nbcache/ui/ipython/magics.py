@@ -39,6 +39,7 @@ _PANELS = {
 _ELSEWHERE = ("diagnose", "restore", "snapshot", "verify")
 """The verbs whose values IPython completes: Python, and paths."""
 _VERBS = list(dict.fromkeys(form.split()[0] for form in MAGICS))
+_SEE_HELP = "%nbcache help shows all verbs"
 _Answer: TypeAlias = Rendered | Shown | Sequence[str] | None
 
 
@@ -55,6 +56,7 @@ class Magics:
             "clear": self._clear,
             "config": self._config,
             "graphs": self._graphs,
+            "help": lambda arguments: write(magic_help()),
             "panel": self._panel,
             "restore": lambda arguments: verbs.restore(*arguments.words, ask=True),
             "share": self._share,
@@ -84,13 +86,13 @@ class Magics:
         try:
             words = shlex.split(line)
         except ValueError as error:
-            raise UsageError(f"%nbcache: {str(error).lower()}. Usage: {usage()}") from None
+            raise UsageError(f"%nbcache: {str(error).lower()}. {_SEE_HELP}") from None
         if not words or words[0].startswith("-"):
             words = ["status", *words]
         verb, *words = words
         if verb not in _VERBS:
             hint = nearest(verb, _VERBS) or "."
-            raise UsageError(f"%nbcache: there is no `{verb}`{hint} Usage: {usage()}")
+            raise UsageError(f"%nbcache: there is no `{verb}`{hint} {_SEE_HELP}")
         if verb == "bench":
             from nbcache.bench.command import run_in_notebook
 
@@ -145,14 +147,13 @@ class Magics:
             return self._verbs.ignore(signer[0])
         return commands.trust(action, signer[0], name, settings).lines
 
-    def _clear(self, arguments: SimpleNamespace) -> list[str]:
-        if not arguments.all:
-            if arguments.yes:
-                raise UsageError(f"%nbcache clear asks nothing. Usage: {usage('clear')}")
-            return self._verbs.clear()
-        question = f"nbcache: {self._verbs.all_words()}, is removed. Go on? [y/N] "
-        if arguments.yes or confirm(question, "%nbcache clear --all"):
-            return self._verbs.clear_all()
+    def _clear(self, arguments: SimpleNamespace) -> Sequence[str]:
+        words, remove = self._verbs.going(everything=arguments.all)
+        if remove is None:
+            return [words]
+        command = "%nbcache clear --all" if arguments.all else "%nbcache clear"
+        if arguments.yes or confirm(f"nbcache: {words}. Go on? [y/N] ", command):
+            return remove()
         return ["nothing was removed"]
 
     def _panel(self, arguments: SimpleNamespace) -> _Answer:

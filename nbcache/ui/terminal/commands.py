@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -17,7 +18,8 @@ from nbcache.core.errors import NbcacheError, SnapshotError, TrustError
 from nbcache.core.files import read, update
 from nbcache.core.model import Artifact, ArtifactRef, Environment, Manifest, SnapshotRestored
 from nbcache.core.settings import Policy, Settings
-from nbcache.core.text import NOTHING, ago, aligned, counted, one_line, size
+from nbcache.core.text import DOT, NOTHING, ago, aligned, counted, one_line, size
+from nbcache.kernel.explain.stats import lifetime
 from nbcache.kernel.snapshots import present_cells, usable
 from nbcache.launcher import kernel_spec
 from nbcache.launcher.protocol import ordinary
@@ -36,11 +38,14 @@ from nbcache.storage.encoding import unpack
 from nbcache.storage.history import asked_for
 from nbcache.storage.store import ArtifactStore
 from nbcache.storage.types import BUNDLED
+from nbcache.torch_bridge.cache_settings import CacheSetting
 from nbcache.torch_bridge.portable import baseline_of
 from nbcache.ui.display import snapshots as display
-from nbcache.ui.display.reports import render_checks
-from nbcache.ui.display.words import CheckState, missed_lines
-from nbcache.ui.doctor import in_terminal
+from nbcache.ui.display.render import Rendered
+from nbcache.ui.display.reports import render_checks, render_settings
+from nbcache.ui.display.stats import render_lifetime
+from nbcache.ui.display.words import CheckState, missed_lines, store_parts
+from nbcache.ui.doctor import in_terminal, store_figures
 from nbcache.ui.locate import opened_by
 from nbcache.ui.terminal import headless
 from nbcache.ui.terminal.shown import Shown, agree, cell_titles, is_snapshot, judge_of, received_from, say
@@ -246,6 +251,53 @@ def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore
         return True
 
     return ArtifactStore(store, admits=admits)
+
+
+# --- the local store ------------------------------------------------------------------------------
+
+
+def status(settings: Settings) -> Shown:
+    """Show the figures of the local store, and its graphs by notebook."""
+    graphs: Counter[str] = Counter()
+    with closing(DirectoryStore(settings.dir)) as store:
+        figures = store_figures(store, settings.max_bytes)
+        for manifest in ArtifactStore(store).manifests().values():
+            graphs[manifest.notebook] += len(manifest.graphs)
+    lines = [DOT.join([*store_parts(figures), str(settings.dir)])]
+    for notebook, count in graphs.most_common():
+        whose = one_line(notebook) or "kernels that cannot tell their notebook"
+        lines.append(f"  {counted(count, 'graph')} of {whose}")
+    return Shown(lines, {"store": asdict(figures), "graphs": dict(graphs)})
+
+
+def stats(settings: Settings) -> Shown:
+    """Show what restoring saved in all remembered kernels."""
+    with closing(DirectoryStore(settings.dir)) as store:
+        runs = ArtifactStore(store).history.everything()
+    return _as_text(render_lifetime(lifetime([replace(run, reason="") for run in runs])))
+
+
+def setting_rows(settings: Settings) -> list[CacheSetting]:
+    return [
+        CacheSetting(name, settings.text(name), settings.origin(name), settings.help(name))
+        for name in settings.names()
+    ]
+
+
+def config(settings: Settings) -> Shown:
+    return _as_text(render_settings(setting_rows(settings)))
+
+
+def clear(yes: bool, settings: Settings) -> Shown:
+    """Remove everything from the local store; torch's own folder stays."""
+    with closing(DirectoryStore(settings.dir)) as store:
+        figures = store_figures(store, settings.max_bytes)
+        if not yes:
+            what = f"{counted(figures.entries, 'entry', 'entries')} of all notebooks in {settings.dir}"
+            agree(f"This would be removed: {what}. Go on? [y/N] ", "nothing was removed")
+        removed = ArtifactStore(store).clear()
+    words = f"removed {counted(removed, 'entry', 'entries')} from the {figures.name}"
+    return Shown([f"{words}; torch's own folder stays"], {"removed": removed})
 
 
 # --- stores --------------------------------------------------------------------------------------
@@ -585,9 +637,12 @@ def _change(notebook: Path, change: Callable[[Any], int]) -> int:
 
 def doctor(settings: Settings) -> Shown:
     checks = in_terminal(settings)
-    rendered = render_checks(checks)
     sound = all(check.state is not CheckState.PROBLEM for check in checks)
-    return Shown(rendered.text.splitlines(), rendered.data, ok=sound)
+    return replace(_as_text(render_checks(checks)), ok=sound)
+
+
+def _as_text(rendered: Rendered) -> Shown:
+    return Shown(rendered.text.splitlines(), rendered.data)
 
 
 def kernel(action: str, user: bool, settings: Settings) -> Shown:
@@ -632,8 +687,8 @@ def _status() -> Shown:
 
 
 _COMMANDS: tuple[Callable[..., Shown], ...] = (
-    *(attach, detach, doctor, export_mega, extract, gc, import_mega, inspect, kernel, ls, merge, restore),
-    *(rm, run, snapshot, trust, verify, warm),
+    *(attach, clear, config, detach, doctor, export_mega, extract, gc, import_mega, inspect, kernel, ls),
+    *(merge, restore, rm, run, snapshot, stats, status, trust, verify, warm),
 )
 RUNS = {command.__name__.replace("_", "-"): command for command in _COMMANDS}
 """Name → command, which takes the settings, and the arguments of its usage line as keywords."""

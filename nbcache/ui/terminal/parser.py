@@ -27,7 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit status: 0, 1 for failure, 2 for wrong usage, 130, 141."""
     try:
         try:
-            parsed = _parser().parse_args(arguments)
+            parser = _parser()
+            parsed = parser.parse_args(arguments)
+            if "run" not in parsed:
+                parser.print_help()
+                return 0
             return int(parsed.run(parsed))
         finally:
             sys.stdout.flush()  # now: errors of the flush at exit cannot be caught
@@ -56,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="nbcache", description="torch.compile starts at once in notebooks: nbcache in a terminal."
     )
     parser.add_argument("--version", action="version", version=f"nbcache {__version__}")
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
     for form, text in COMMANDS.items():
         name, help = form.partition(" ")[0], plain_text(text)
         command = verbs.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
