@@ -113,6 +113,13 @@ def test_a_difference_is_told_in_words(line: str, told: str) -> None:
     assert words(made(), made(line)) == [told]
 
 
+def test_what_follows_from_another_difference_is_listed_only_without_one() -> None:
+    follows = "[x] nbcache_dependencies: another", f"[x] gm: {CODE.replace('(sin,', '(arg1_1,')}"
+    assert words(made(), made(*follows, INPUT)) == ["input 0: f32[2, 8] before, f32[4, 8] now"]
+    rewired, added = "graph: its nodes are connected otherwise", "what nbcache adds to torch's key differs"
+    assert words(made(), made(*follows)) == [rewired, added]
+
+
 def test_what_is_no_node_is_none() -> None:
     code = CODE.replace("<lambda>()", "GraphModule()").replace("def forward", "\n# a comment\ndef forward")
     assert made(f"[x] gm: {code}").nodes == made().nodes

@@ -81,8 +81,9 @@ def refused(x):
         "import torch; x = torch.ones(3)\ndef plus(x): return x + 1\ntorch.compile(plus, backend='eager')(x);"
     )
     cells = [LOAD, begin, define, call, "%nbcache why noisy", "2", "%nbcache why", "%nbcache why nobody"]
+    cells += ["1 / 0", "%nbcache why", "torch.compile(plus, backend='eager')(x[:2]); 1 / 0", "%nbcache why"]
 
-    done = run_cells(cells)
+    done = run_cells(cells, allow_errors=True)
 
     told = "noisy is left to Python, nothing of it is compiled: torch cannot trace the built-in `print`"
     for cell in (3, 4):
@@ -90,6 +91,8 @@ def refused(x):
         assert f"! {told} (In[3]:5); print after the compiled function" in said
         assert "refused is left" not in said
     assert "In[4] compiled no graph; what follows is of In[2]" in shown(done, 6)
+    assert "In[9] raised an exception and compiled no graph; what follows is of In[2]" in shown(done, 9)
+    assert shown(done, 11).startswith("nbcache why · In[11] raised an exception\n")
     assert "no graph is called `nobody`: this kernel has compiled plus" in shown(done, 7)
 
 

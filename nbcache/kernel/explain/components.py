@@ -55,8 +55,7 @@ _NAMES = {
     "nbcache_dependencies": "what nbcache adds to torch's key",
 }
 """Names for people of parts of torch's keys, the most telling first."""
-_FOLLOWING = ("fx_kwargs[is_inference]", "fx_kwargs[static_input_idxs]", "nbcache_dependencies")
-"""Parts that differ whenever the graphs differ."""
+_REWIRED = "graph: its nodes are connected otherwise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,7 @@ def _contiguous(shape: list[str]) -> list[str]:
 
 
 class _Rank(enum.IntEnum):
-    """The order of differences, the most telling first; the last ones follow from other differences."""
+    """The order of differences, the most telling first. FOLLOWS are listed only if nothing else differs."""
 
     CHANGED = enum.auto()
     SIZES = enum.auto()
@@ -199,7 +198,15 @@ class _Rank(enum.IntEnum):
     SETTING = enum.auto()
     OTHER = enum.auto()
     GRAPH = enum.auto()
+    BACKWARD = enum.auto()
     FOLLOWS = enum.auto()
+
+
+_RANKS = {
+    "fx_kwargs[is_inference]": _Rank.BACKWARD,
+    "fx_kwargs[static_input_idxs]": _Rank.FOLLOWS,
+    "nbcache_dependencies": _Rank.FOLLOWS,
+}
 
 
 def explain_miss(new: Components, stored: Iterable[tuple[str, str]]) -> Explanation | None:
@@ -235,7 +242,9 @@ def differences(old: Components, new: Components, *, in_nodes: bool = True) -> l
     if old.others.get("gm") != new.others.get("gm"):  # otherwise no constant has had an effect
         graph = _graph(old.nodes, new.nodes, new.places) if in_nodes else Difference("graph", "", "")
         ranked += [(_Rank.GRAPH, graph), *_constants(old.constants, new.constants)]
-    return [difference for _, difference in sorted(ranked, key=lambda pair: pair[0])]
+    ranked.sort(key=lambda pair: pair[0])
+    causes = [part for rank, part in ranked if rank < _Rank.FOLLOWS and part.what != _REWIRED]
+    return causes if causes and in_nodes else [part for _, part in ranked]
 
 
 def _constants(
@@ -257,8 +266,8 @@ def _other_parts(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tup
     for name in [*filter(names.__contains__, _NAMES), *sorted(names - _NAMES.keys())]:
         called = _NAMES.get(name, name.replace("fx_kwargs[", "").rstrip("]").replace("_", " "))
         if (old_value := old.get(name, "none")) != (new_value := new.get(name, "none")):
-            rank = _Rank.NAMED if name in _NAMES else _Rank.OTHER
-            yield _Rank.FOLLOWS if name in _FOLLOWING else rank, _difference(called, old_value, new_value)
+            rank = _RANKS.get(name, _Rank.NAMED if name in _NAMES else _Rank.OTHER)
+            yield rank, _difference(called, old_value, new_value)
 
 
 def _difference(label: str, old: str, new: str) -> Difference:
@@ -303,7 +312,7 @@ def _graph(old: tuple[str, ...], new: tuple[str, ...], places: tuple[str, ...]) 
             return Difference("constant in the graph", old_node, new_node, _place(places, begin))
     one, two = old[begin:], new[begin:]
     if not one and not two:
-        return Difference("graph: its nodes are connected otherwise", "", "")
+        return Difference(_REWIRED, "", "")
     count = max(len(one), len(two))
     if count <= _MOST_COMPARED:
         steps = SequenceMatcher(None, one, two, autojunk=False).get_opcodes()

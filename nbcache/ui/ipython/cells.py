@@ -102,6 +102,11 @@ class Cells:
     def are_running(self) -> bool:
         return bool(self._running)
 
+    @property
+    def last_raised(self) -> bool:
+        """Whether the cell before the running one raised an exception."""
+        return not self._shell.last_execution_succeeded
+
     def close(self) -> None:
         """Undo the switches of a running cell, and remove its live line."""
         self._end_line()

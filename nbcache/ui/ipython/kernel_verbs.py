@@ -520,10 +520,13 @@ class KernelVerbs(SnapshotVerbs):
             if not rows and (functions := dict.fromkeys(graph.function for graph in session.graphs)):
                 shown = ", ".join(one_line(function, 40) for function in list(functions)[-_MOST_NAMED:])
                 remark = f"no graph is called `{one_line(name, 40)}`: this kernel has compiled {shown}"
-        elif rows and notices and not any(report.graphs for report in last):
-            silent, compiled = (cell.label if cell else "" for cell in (last[0].cell, rows[0].graph.cell))
-            follows = f"what follows is of {compiled or 'an earlier one'}"
-            remark = f"{silent or 'the last cell'} compiled no graph; {follows}"
+        elif rows and ((raised := self._cells.last_raised) or not last[0].graphs):
+            report = session.reports[-1] if raised else last[0]
+            silent, compiled = (cell.label if cell else "" for cell in (report.cell, rows[0].graph.cell))
+            parts = ["raised an exception"] if raised else []
+            parts += [] if report.graphs else ["compiled no graph"]
+            follows = "" if report.graphs else f"; what follows is of {compiled or 'an earlier one'}"
+            remark = f"{silent or 'the last cell'} {' and '.join(parts)}{follows}"
         return render_why(rows, notices, remark)
 
     def graph(self, name: str) -> list[Rendered]:
