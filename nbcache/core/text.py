@@ -50,12 +50,12 @@ def size(count: int) -> str:
 
 
 def percent(part: int, total: int) -> str:
-    """Return a share, `83 %`; 199 of 200 is not yet 100 %, nor 1 of 1000 already 0 %."""
+    """Return a share, `83 %`; 199 of 200 is 99 %, and 1 of 1000 is `<1 %`."""
     if not total:
         return NOTHING
     share = round(100 * part / total)
     if 0 < part < total:
-        share = min(max(share, 1), 99)
+        return f"{min(share, 99)} %" if share else "<1 %"
     return f"{share} %"
 
 

@@ -49,6 +49,8 @@ _GRAPH_DIFFERS = f"{NOT_STORED}graph: "
 _NO_AUTOGRAD_ENTRY = (
     "AOTAutograd's entry is not there, has other names, modes or options, or does not fit these inputs"
 )
+_TORCHS_HELPERS = frozenset({"_flex_attention_hop_wrapper"})
+"""Functions that eager calls compile in torch, by a backend without caches: no graphs of the user's."""
 _NO_FRAME = events.FrameCompiled(0.0, 0, None, function="", location="")
 _NO_LOOKUP = events.GraphLookup(0.0, 0, None, key="", backward=False, hit=False)
 _MOST_NAMED = 3
@@ -332,6 +334,8 @@ class Tracker:
         if isinstance(compile.trace, events.TraceAdopted) and failure:
             return  # torch could not use a stored trace, and traces now
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
+        if not graphs and frame and frame.function in _TORCHS_HELPERS:
+            return
         if not graphs and compile.frame and compile.frame.operators and not failure:
             empty = bool(compile.graphs) or "inductor" in compile.phases
             reason = (

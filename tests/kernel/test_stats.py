@@ -132,7 +132,7 @@ def the_stats(**changes: Any) -> Stats:
         missed_unchanged=tuple(run for run in runs if run.outcome is Outcome.MISS),
         refused=(Refusal("12 artifacts", "<b>nobody</b> trusts\x1b[31m them"),),
         overhead_seconds=0.5,
-        notebook=lifetime(runs),
+        notebook=lifetime(runs, now=1000.0 + 86400),
         store=lifetime([*runs, *runs], most=12),
     )
     return replace(made, **changes)
@@ -164,7 +164,11 @@ def test_it_reads_as_a_page() -> None:
         "       1  170 kB         1  170 kB  inductor",
     ):
         assert line in lines, line
-    assert "all of model.ipynb · 6 graphs" in shown.text and "in 2 kernels since 3 days ago" in shown.text
+    assert (
+        "all of model.ipynb · saved this week: 39.0 s in 2 kernels · 6 graphs" in shown.text
+        and "in 2 kernels since 3 days ago" in shown.text
+    )
+    assert lifetime([run_of(HIT, time=1.0, kernel="", number=0, environment="e")], now=1e9).week_kernels == 0
     assert "all notebooks · 12 graphs" in shown.text
     assert max(map(len, lines)) <= 110
     assert shown.text.replace("–", "").replace("·", "").isascii()

@@ -82,6 +82,10 @@ def refused(x):
     )
     cells = [LOAD, begin, define, call, "%nbcache why noisy", "2", "%nbcache why", "%nbcache why nobody"]
     cells += ["1 / 0", "%nbcache why", "torch.compile(plus, backend='eager')(x[:2]); 1 / 0", "%nbcache why"]
+    flex = (
+        "from torch.nn.attention.flex_attention import flex_attention as flex; q = torch.ones(1, 1, 128, 16)"
+    )
+    cells += [f"{flex}; flex(q, q, q);", "%nbcache why _flex_attention_hop_wrapper"]
 
     done = run_cells(cells, allow_errors=True)
 
@@ -93,6 +97,7 @@ def refused(x):
     assert "In[4] compiled no graph; what follows is of In[2]" in shown(done, 6)
     assert "In[9] raised an exception and compiled no graph; what follows is of In[2]" in shown(done, 9)
     assert shown(done, 11).startswith("nbcache why · In[11] raised an exception\n")
+    assert "no graph is called `_flex_attention_hop_wrapper`: this kernel has compiled" in shown(done, -1)
     assert "no graph is called `nobody`: this kernel has compiled plus" in shown(done, 7)
 
 

@@ -98,7 +98,7 @@ def test_sizes_are_powers_of_a_thousand():
 
 def test_a_share_is_whole_only_when_all_of_it_is_there():
     shares = [percent(199, 200), percent(200, 200), percent(1, 1000), percent(0, 3)]
-    assert shares == ["99 %", "100 %", "1 %", "0 %"]
+    assert shares == ["99 %", "100 %", "<1 %", "0 %"]
 
 
 def test_the_total_line_comes_first_and_names_hits_of_all_graphs():

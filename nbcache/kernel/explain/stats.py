@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from nbcache.core.reports import Explanation, GraphRecord
 from nbcache.core.text import one_line
 from nbcache.storage.history import Run
 
+_WEEK = 7 * 86400.0
 RETUNED = "re-tuned"
 """The word of docs/json.md in the `reason` of a hit whose kernels were benchmarked again."""
 Graph: TypeAlias = GraphRecord | Run
@@ -105,6 +107,10 @@ class Lifetime:
     since: float
     """Unix seconds of the oldest run; 0 without a run."""
     is_cut: bool = False
+    week_saved_seconds: float = 0.0
+    """Seconds that nbcache, and not torch's own folder, saved in the last seven days."""
+    week_kernels: int = 0
+    """Kernels that contributed to `week_saved_seconds`."""
 
     def to_json(self) -> dict[str, Any]:
         figures = asdict(self)
@@ -246,11 +252,18 @@ def by_type(refs: Iterable[ArtifactRef], restored: Collection[tuple[str, str]]) 
     return tuple(rows)
 
 
-def lifetime(history: Sequence[Run], *, most: int | None = None) -> Lifetime:
-    """Return the figures of a history, which is oldest first and keeps `most` runs at most."""
+def lifetime(history: Sequence[Run], *, most: int | None = None, now: float = math.inf) -> Lifetime:
+    """Return the figures of a history, which is oldest first and keeps `most` runs at most.
+
+    Its week ends `now`, in Unix seconds.
+    """
+    hits = [run for run in history if run.saved_seconds and run.level is not Level.L0]
+    week = [run for run in hits if run.time > now - _WEEK]
     return Lifetime(
         tally(history),
         len({run.kernel for run in history}),
         history[0].time if history else 0.0,
         is_cut=most is not None and len(history) >= most,
+        week_saved_seconds=sum(run.saved_seconds or 0.0 for run in week),
+        week_kernels=len({run.kernel for run in week}),
     )

@@ -97,6 +97,9 @@ def _lifetime(label: str, lifetime: Lifetime, at: float) -> list[doc.Block]:
         kernels = f"in {counted(lifetime.kernels, 'kernel')}"
         kernels += f" since {ago(at - lifetime.since)}" if lifetime.kernels > 1 else ""
         totals.append(f"the last graphs, {kernels}" if lifetime.is_cut else kernels)
+    if lifetime.week_kernels:
+        saved = ("at least " if lifetime.is_cut else "") + duration(lifetime.week_saved_seconds)
+        totals.insert(0, f"saved this week: {saved} in {counted(lifetime.week_kernels, 'kernel')}")
     return [doc.Title(label, totals), *(tally_tables(tally) if lifetime.kernels > 1 else [])]
 
 

@@ -274,7 +274,7 @@ def stats(settings: Settings) -> Shown:
     """Show what restoring saved in all remembered kernels."""
     with closing(DirectoryStore(settings.dir)) as store:
         runs = ArtifactStore(store).history.everything()
-    return _as_text(render_lifetime(lifetime([replace(run, reason="") for run in runs])))
+    return _as_text(render_lifetime(lifetime([replace(run, reason="") for run in runs], now=time.time())))
 
 
 def setting_rows(settings: Settings) -> list[CacheSetting]:
