@@ -213,7 +213,7 @@ def test_the_docs_name_every_json_field_and_no_other() -> None:
         ("Mode", diagnosis["modes"][0]),
         ("Other size", Resized(2).to_json()),
         ("Check", Check("torch", CheckState.OK, "2.13.0").to_json()),
-        ("Setting", asdict(CacheSetting("save", "on", "default", "record what is compiled"))),
+        ("Setting", asdict(CacheSetting("save", "on", "default", "store compiled code"))),
         ("Prewarm", Prewarming(lambda: iter(()), lambda *_: None).to_json()),
     ):
         table = json.partition(f"**{title}**")[2].partition("\n**")[0]

@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not signals:
             raise
         interrupted = True
-        say("interrupted; what was measured until now:")
+        say("interrupted; measured until now:")
     save()
     shown = values() if arguments.json == "-" else clean(report_text(subject, arguments.runs, about))
     print(shown, flush=True)
@@ -177,7 +177,7 @@ def run_in_notebook(arguments: Sequence[str]) -> None:
         raise KeyboardInterrupt
     if process.returncode:
         ended = f"nbcache bench ended with status {process.returncode}"
-        raise NbcacheError(ended, next_step="see what it says above")
+        raise NbcacheError(ended, next_step="read its output above")
 
 
 def _show(process: subprocess.Popen[str]) -> None:

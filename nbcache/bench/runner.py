@@ -353,7 +353,9 @@ class Runner:
         try:
             return {"reports": json.loads(running.run(_REPORTS).printed)}
         except ValueError as error:
-            raise CellFailed("no report arrived: leave print and sys.stdout as they are") from error
+            raise CellFailed(
+                "no report arrived: do not replace print or sys.stdout in the notebook"
+            ) from error
 
 
 def wait_for_prewarming(

@@ -29,11 +29,11 @@ def read(path: Path, *, max_bytes: int) -> bytes:
         with os.fdopen(descriptor, "rb") as stream:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise SnapshotError("this is no file", where=str(path), next_step="check the path")
+                raise SnapshotError("this is not a file", where=str(path), next_step="check the path")
             # A file that is too long is not read; another one may grow meanwhile.
             data = stream.read(max_bytes + 1) if status.st_size <= max_bytes else None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        step = "check the path, and that it is yours to read"
+        step = "check the path and its permissions"
         raise _file_error("the file cannot be read", error, path, step) from error
     if data is None or len(data) > max_bytes:
         raise SnapshotError(f"the file is longer than {max_bytes:,} bytes", where=str(path))
@@ -66,7 +66,7 @@ def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: in
         try:
             _replace(path, new_content)
         except OSError as error:
-            step = "free disk space or choose another path: what was there is as it was"
+            step = "free disk space or choose another path; the earlier content is unchanged"
             raise _file_error("the file cannot be written", error, path, step) from error
         return True
 
@@ -78,7 +78,7 @@ def _alone(folder: Path) -> Iterator[None]:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         step = "choose a folder that exists and is yours"
-        raise _file_error("no file can be kept there", error, folder, step) from error
+        raise _file_error("no file can be stored there", error, folder, step) from error
     try:
         deadline = time.monotonic() + _LOCK_SECONDS
         while not try_lock(descriptor):

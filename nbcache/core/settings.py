@@ -109,11 +109,11 @@ class Settings:
     max_bytes: int = _setting(
         5 * 10**9, _parse_size, "size bound of the local store; the least recently used artifacts go first"
     )
-    save: bool = _setting(True, _parse_switch, "record what is compiled")
-    prefetch: bool = _setting(True, _parse_switch, "read this notebook's artifacts ahead, in the background")
-    prewarm: bool = _setting(
-        True, _parse_switch, "import and initialize torch's compiler ahead, while no cell runs"
+    save: bool = _setting(True, _parse_switch, "store compiled code")
+    prefetch: bool = _setting(
+        True, _parse_switch, "read this notebook's artifacts in the background, before cells need them"
     )
+    prewarm: bool = _setting(True, _parse_switch, "import and initialize torch's compiler while no cell runs")
     trace: str = _setting(
         "on",
         _OneOf(("off", "on", "audit"), aliases=(("rerun", "on"),)),
@@ -145,7 +145,7 @@ class Settings:
         False, _parse_switch, "write the snapshot beside the notebook after each cell that compiles"
     )
     tell_origin: bool = _setting(
-        True, _parse_switch, "write user and host into snapshots, and into what is shared live"
+        True, _parse_switch, "write your user and host into snapshots and shared entries"
     )
     portable: str = _setting(
         OFF, _OneOf((OFF, *BASELINES)), "compile CPU code for all CPUs of this kind, instead of for this one"
@@ -162,9 +162,9 @@ class Settings:
         0.25, _parse_seconds, "seconds that connecting to the shared store may take"
     )
     log: str = _setting(
-        "off", _OneOf(LEVELS), "say on the screen what is looked up where, and why it is used or not (debug)"
+        "off", _OneOf(LEVELS), "print lookups, and the reasons why entries are used or not (debug)"
     )
-    notebook: str = _setting("", str, "path of this notebook, where it is not found by itself")
+    notebook: str = _setting("", str, "path of this notebook, if nbcache does not find it")
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

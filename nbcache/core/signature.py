@@ -79,7 +79,7 @@ class Signature:
                 "version": 2,
             } if is_sha256(public_key) and re.fullmatch("[0-9a-f]{128}", signature):
                 return cls(bytes.fromhex(public_key), bytes.fromhex(signature))
-        raise BadSignature("its signature cannot be read", next_step="get the file again from who made it")
+        raise BadSignature("its signature cannot be read", next_step="ask its author for the file again")
 
     @classmethod
     def signer(cls, data: bytes, purpose: Purpose, content: bytes) -> str:
@@ -98,8 +98,8 @@ class Signature:
             key.verify(self.signature, message(purpose, content))
         except (InvalidSignature, ValueError):
             raise BadSignature(
-                "the signature is not that of these contents: they were changed after they were signed",
-                next_step="get the file again from who made it, by another way",
+                "the signature does not match the contents: they were changed after signing",
+                next_step="ask its author for the file again, over another channel",
             ) from None
 
 

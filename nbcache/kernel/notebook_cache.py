@@ -69,7 +69,7 @@ class NotebookCache:
         """The local store itself, whose methods raise StoreError."""
         self.history = History(self.artifacts.history)
         self._session = session
-        self._worker = Worker(partial(session.report_fault, "storing what was compiled"))
+        self._worker = Worker(partial(session.report_fault, "storing compiled code"))
         self._lock = ForkSafeLock()
         self._origins: dict[tuple[str, str], Source] = {}
         self._elsewhere: dict[tuple[str, str], list[Elsewhere]] = {}
@@ -130,7 +130,7 @@ class NotebookCache:
         return None if environment is None else self._load_manifest(environment, notebook)
 
     def packed_content(self, ref: ArtifactRef) -> bytes | None:
-        return self._access("read", "reading what is to be shared", lambda: self.artifacts.read_packed(ref))
+        return self._access("read", "reading an artifact to share", lambda: self.artifacts.read_packed(ref))
 
     def manifest(self) -> Manifest | None:
         """Return the manifest, after pending writes; None before torch is imported. May raise StoreError."""
@@ -202,7 +202,7 @@ class NotebookCache:
         self._given_up.add((type, key))
         logger.debug("%s %s is given up: %s", type, key, why)
         forget = partial(self.artifacts.forget, environment.digest, type, key)
-        self.submit(partial(self._access, "write", "dropping what is of no use", forget))
+        self.submit(partial(self._access, "write", "deleting useless artifacts", forget))
 
     # --- reading ahead --------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class NotebookCache:
             with self._lock:
                 self._readers = [*filter(threading.Thread.is_alive, self._readers), thread]
             return True
-        self._session.notice("nothing is read ahead: this process may start no more threads")
+        self._session.notice("nothing is read ahead: this process cannot start another thread")
         return False
 
     def finish_reading(self, timeout: float | None) -> bool:
@@ -325,7 +325,7 @@ class NotebookCache:
     def submit(self, task: Callable[[], object]) -> None:
         """Give `task` to the worker; a forked child has no worker, and ignores it."""
         if os.getpid() == self._pid:
-            self._session.attempt("storing what was compiled", partial(self._worker.submit, task))
+            self._session.attempt("storing compiled code", partial(self._worker.submit, task))
 
     def save_manifest(self, graphs: Sequence[GraphRecord] = (), *, unfinished: bool = False) -> None:
         """Write manifest and history, in the background, with a cell's `graphs`; `unfinished`: it raised."""
@@ -352,7 +352,7 @@ class NotebookCache:
             packed = pack(artifact.content)
             return self.artifacts.put(digest, artifact, packed, cell=cell, function=function), packed
 
-        ref, packed = self._access("write", "storing what was compiled", put) or (None, None)
+        ref, packed = self._access("write", "storing compiled code", put) or (None, None)
         if ref is None:
             return
         self._evict_after(ref.size)
@@ -369,7 +369,7 @@ class NotebookCache:
     def _adopt(self, environment: Environment, ref: ArtifactRef, packed: bytes) -> bool | None:
         """Store a `packed` artifact from elsewhere; return whether it is new here."""
         adopt = partial(self.artifacts.adopt, environment.digest, ref, packed)
-        new = self._access("write", "storing what came from elsewhere", adopt)
+        new = self._access("write", "storing artifacts from elsewhere", adopt)
         if new:
             self._evict_after(len(packed))
         return new
@@ -407,7 +407,7 @@ class NotebookCache:
                     self._prefetcher.sources[ref.type, ref.key] = source
             self._save_one(brought)
             look = partial(self.artifacts.present, [ref.digest for ref in refs])
-            present = self._access("read", "looking for what was stored", look) or ()
+            present = self._access("read", "looking up stored artifacts", look) or ()
             self._prefetcher.release(ref for ref in refs if ref.digest in present and self._admits(ref))
         notebook = self._session.notebook(timeout=1.0)
         with self._lock:  # the environment may change, and used artifacts belong to one
@@ -432,7 +432,7 @@ class NotebookCache:
         most = self._session.settings.max_bytes
         if self._evicted_at == 0 or self._written - self._evicted_at > most / _EVICT_SHARE:
             self._evicted_at = max(1, self._written)
-            self._access("write", "keeping within its bound", lambda: self.artifacts.evict(most))
+            self._access("write", "evicting old artifacts", lambda: self.artifacts.evict(most))
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -460,7 +460,7 @@ class NotebookCache:
             return True
         except TrustError as error:
             self._refused[ref.digest] = error.what
-            self._notice(f"what came from elsewhere is not used: {error.with_next_step()}")
+            self._notice(f"an artifact from elsewhere is not used: {error.with_next_step()}")
             return False
 
     def _note_fault(self, error: FormatError) -> None:

@@ -17,11 +17,11 @@ from nbcache.storage.compatibility import differing_values
 FIRST_TIME = "compiled for the first time in this notebook"
 NOT_STORED = "not stored: "
 """Prefix of a reason for which a trace may have a better explanation."""
-DAMAGED = "what is stored is damaged; it was removed"
+DAMAGED = "the stored graph was damaged, and nbcache removed it"
 INCOMPLETE = "stored, but a C++ kernel of it is missing"
 NOT_COMPILED = "not compiled: "
 """Prefix of the reason of a graph whose compile was interrupted or failed."""
-GONE = "it was stored, and is not there any more: evicted, or removed"
+GONE = "it was stored, and has been evicted or removed since"
 LOST = frozenset({DAMAGED, INCOMPLETE, GONE})
 """Reasons of graphs that missed although they were stored."""
 _GROUPS = ("torch", "device", "triton", "python", "cpu", "compiler")
@@ -117,11 +117,11 @@ def why_missed(
     if nearest is not None:
         return Reason(f"{NOT_STORED}{nearest.clause()}", nearest)
     if not stored_versions:
-        text = "what this kernel has compiled of this name had other code, inputs or settings"
+        text = "this kernel's graphs of this name have other code, inputs or settings"
     elif miss.cell and any(graph.cell == miss.cell.digest for graph in stored_versions):
         text = "this cell is unchanged, so inputs, settings or code outside it differ"
     else:
-        text = "what is stored of a function of this name has other code, inputs or settings"
+        text = "stored graphs of this name have other code, inputs or settings"
     return Reason(f"{NOT_STORED}{text}")
 
 

@@ -274,7 +274,7 @@ class Session:
         graphs, marks = self._tracker.end_cell(), []
         trust, shared = self.settings.trust, self.shared_client
         if graphs and trust is not Policy.STRICT:  # after each cell, unlike notices
-            marks.append(f"trust={trust.value}: snapshots of signers you have not named may run")
+            marks.append(f"trust={trust.value}: snapshots of untrusted signers may run")
         if graphs and shared and (why := shared.level.why_off) and not self.report_log.will_say(why):
             marks.append(f"{shared.level.name} is off for now: {why}")
         report = self.report_log.add(self.cell, graphs, self._clock() - self._cell_began, marks, name)
@@ -377,7 +377,7 @@ class Session:
 
     def met_others(self) -> None:
         """From now on, treat artifacts in the compiler's folder as foreign."""
-        self.attempt("noting what others have compiled", self.bridge.disown)
+        self.attempt("recording who compiled an artifact", self.bridge.disown)
 
     def reject(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler has rejected an artifact that `find` returned."""
@@ -397,7 +397,7 @@ class Session:
 
 def _require_extension(verbs: T | None) -> T:
     if verbs is None:
-        raise NbcacheError("this session is not that of a notebook", next_step="run `%load_ext nbcache`")
+        raise NbcacheError("this session belongs to no notebook", next_step="run `%load_ext nbcache`")
     return verbs
 
 

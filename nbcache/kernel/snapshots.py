@@ -278,7 +278,7 @@ class Sharing:
         manifest = self._session.cache.manifest()
         if manifest is None or not manifest.artifacts:
             raise errors.SnapshotError(
-                "there is nothing to take a snapshot of: nothing compiled is stored for this notebook",
+                "there is nothing to take a snapshot of: no compiled graph of this notebook is stored",
                 next_step="run a cell that compiles first",
             )
         if not everything and (present := self._current()(manifest)).graphs:
@@ -327,7 +327,7 @@ class Sharing:
 
 def _path_of(notebook: str, purpose: str, verb: str, next_step: str) -> Path:
     if not notebook:
-        text = f"nbcache cannot find out which notebook this is, so not {purpose}"
+        text = f"nbcache does not know which notebook this is, so it cannot tell {purpose}"
         raise errors.ConfigError(text, where=verb, next_step=next_step)
     return Path(notebook)
 
@@ -358,7 +358,7 @@ def usable(received: Received, environment: Environment, judge: Judge) -> tuple[
         for stored in received.snapshot.manifests[:_MOST_SHOWN]:
             baseline = compatibility.baseline_for([stored], environment)
             differing += compatibility.fit_lines(compatibility.differences(stored, environment), baseline)
-        problem = "nothing in this snapshot fits this machine"
+        problem = "no graph in this snapshot fits this machine"
         raise errors.EnvironmentMismatch(problem, differing, where=received.where)
     admitted, problems = admitted_part(manifest, judge)
     if problems and not admitted.artifacts:

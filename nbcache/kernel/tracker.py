@@ -46,9 +46,7 @@ _FEWEST_RECORDS = 1000
 """Graphs that stay when the oldest are dropped, which happens at twice this number."""
 _GRAPH_DIFFERS = f"{NOT_STORED}graph: "
 """Prefix of a reason that names the effect of an edit, and not the edit."""
-_NO_AUTOGRAD_ENTRY = (
-    "AOTAutograd's entry is not there, has other names, modes or options, or does not fit these inputs"
-)
+_NO_AUTOGRAD_ENTRY = "AOTAutograd has no entry for these names, modes, options and inputs"
 _TORCHS_HELPERS = frozenset({"_flex_attention_hop_wrapper"})
 """Functions that eager calls compile in torch, by a backend without caches: no graphs of the user's."""
 _NO_FRAME = events.FrameCompiled(0.0, 0, None, function="", location="")
@@ -338,9 +336,7 @@ class Tracker:
             return
         if not graphs and compile.frame and compile.frame.operators and not failure:
             empty = bool(compile.graphs) or "inductor" in compile.phases
-            reason = (
-                "nothing in it is to be compiled" if empty else "this backend does not use torch's caches"
-            )
+            reason = "it contains nothing to compile" if empty else "this backend does not use torch's caches"
             graphs = [_Graph(backward=False, outcome=Outcome.BYPASS, reason=reason)]
         if not graphs and (break_reason := compile.graph_break_reason):
             self._broken[bare_name(frame.function if frame else compile.function)] = break_reason

@@ -91,7 +91,7 @@ class HiddenModules(MetaPathFinder):
         if name == _WHOLE:
             raise ImportError(
                 f"this kernel was started with torch imported, and sys.path has another one now ({other}): "
-                "start a kernel that is not of nbcache's, or undo the change of sys.path",
+                "start an ordinary kernel, or undo the change of sys.path",
                 name=name,
             )
         for member in self._family(name):

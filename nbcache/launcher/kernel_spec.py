@@ -50,7 +50,7 @@ def install(*, user: bool = False) -> Path:
             raise NbcacheError(
                 f"the kernel cannot be installed: {error.strerror or error}",
                 where=str(error.filename or sys.prefix),
-                next_step="check that the folder is yours to write to",
+                next_step="check that you may write to the folder",
             ) from error
 
 
@@ -58,7 +58,7 @@ def uninstall() -> Path:
     """Remove the kernel, and return its former folder; NbcacheError if it is not installed."""
     if spec_folder() is None:
         raise NbcacheError(
-            f"there is no kernel of the name {NAME}",
+            f"there is no kernel named {NAME}",
             where="nbcache kernel uninstall",
             next_step="see `jupyter kernelspec list`",
         )
@@ -91,13 +91,13 @@ def start() -> dict[str, Any]:
             raise NbcacheError(
                 "the nursery did not start",
                 where=shlex.join(command),
-                next_step="run this command, and see what it says",
+                next_step="run this command, and read its error",
             )
     raise NbcacheError(
         f"each of {_TRIES} nurseries ended while it imported: a package's file has changed meanwhile, or a "
         "package has started a thread",
         where=shlex.join(command),
-        next_step="try again once nothing is being installed",
+        next_step="try again when no package is being installed",
     )
 
 
@@ -167,7 +167,7 @@ def _answers(question: str) -> list[dict[str, Any]]:
         raise NbcacheError(
             f"the folder of the nurseries cannot be used: {error}",
             where="nbcache kernel",
-            next_step="see that it is yours, and that nobody else can use it",
+            next_step="make sure that it belongs to you, and that nobody else can use it",
         ) from error
     answers = (protocol.request(name, question) for name in names)
     return [answer for answer in answers if answer is not None]

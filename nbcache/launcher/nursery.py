@@ -129,7 +129,7 @@ class _Nursery:
     def _accept(self) -> list[protocol.Message]:
         """Return the request of another launcher; if there are too many, refuse the oldest."""
         if len(self._requests) == _MOST_REQUESTS:
-            _refuse(self._requests[0], "others have asked since")
+            _refuse(self._requests[0], "too many others have asked since")
             self._close(self._requests[0])
         try:
             connection, _ = self._listener.accept()

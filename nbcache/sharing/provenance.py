@@ -171,9 +171,7 @@ class Judge:
             return
         statement, fingerprint = verify(provenance)
         if not _is_of(statement, ref) or not is_bound(statement):
-            raise corrupt(
-                "the statement beside an artifact is that of another one, or for another environment"
-            )
+            raise corrupt("the statement beside an artifact belongs to another artifact or environment")
         self._admit(fingerprint)
 
     def admit_stored(self, ref: ArtifactRef) -> None:

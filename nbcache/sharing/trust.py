@@ -80,12 +80,12 @@ def admit(policy: Policy, standing: Standing | None, fingerprint: str = "") -> N
         return
     if standing is None:
         raise Unsigned(
-            "it is not signed, so nobody answers for what is in it",
-            next_step="have it signed by who made it: nbcache signs what `%nbcache snapshot` takes",
+            "it is not signed, so nobody vouches for its contents",
+            next_step="ask its author for one that `%nbcache snapshot` wrote: nbcache signs it",
         )
     raise UntrustedSigner(
         f"its signer {short(fingerprint)} is not trusted here",
-        next_step=f"if you know whose it is: %nbcache trust add {spelled(fingerprint)}, "
+        next_step=f"if you know the signer: %nbcache trust add {spelled(fingerprint)}, "
         "in a terminal without %",
     )
 
@@ -185,12 +185,10 @@ class Keyring:
         matches = [other for other in trusted if is_called(other.fingerprint, signer)]
         matches = matches or [other for other in trusted if other.name == signer]
         if len(matches) != 1:
-            count = (
-                f"{len(matches)} are trusted" if matches else "nobody of that name or fingerprint is trusted"
-            )
+            count = len(matches) or "no"
             raise ConfigError(
-                f"{signer!r} does not tell one signer: {count}",
-                next_step="`%nbcache trust list` has them; in a terminal without %",
+                f"{signer!r}: {count} trusted signers have that name or fingerprint",
+                next_step="`%nbcache trust list` shows them; in a terminal without %",
             )
         return matches[0]
 
@@ -234,7 +232,7 @@ class Keyring:
                 case {"name": str(name), "added": int() | float() as added}:
                     return TrustedSigner(fingerprint, name, float(added))
         raise TrustError(
-            "what is said of a trusted signer cannot be read",
+            "the file of a trusted signer cannot be read",
             where=str(path),
             next_step=f"%nbcache trust add {spelled(fingerprint)}, if this signer is to be trusted",
         )
@@ -266,14 +264,14 @@ class Keyring:
         has_right_type = stat.S_ISDIR if is_root or path == self.folder / _TRUSTED else stat.S_ISREG
         if not has_right_type(status.st_mode) or status.st_uid != os.geteuid():
             raise TrustError(
-                "this is not yours alone, so what it says of keys is not believed",
+                "others can change this, so nbcache ignores the keys in it",
                 where=str(path),
                 next_step="remove it, or set NBCACHE_TRUST_DIR to a folder of your own",
             )
         if status.st_mode & 0o077:
             mode = "700" if stat.S_ISDIR(status.st_mode) else "600"
             raise TrustError(
-                "others can read or write this, so what it says of keys is not believed",
+                "others can read or write this, so nbcache ignores the keys in it",
                 where=str(path),
                 next_step=f"if nobody has used it, chmod {mode} {path}",
             )

@@ -76,7 +76,7 @@ def decode_entry(data: bytes, *, digest: str | None = None, max_bytes: int = MAX
     if len(content) != content_length:
         raise corrupt(f"an entry holds {len(content)} bytes, not the {content_length} it states")
     if digest is not None and sha256(content).hexdigest() != digest:
-        raise corrupt("an entry's content does not have the digest that it is named by")
+        raise corrupt("an entry's content does not match the digest in its name")
     return content
 
 
@@ -95,7 +95,7 @@ def is_bomb(size: int, packed_size: int) -> bool:
 def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
     content = _decompress(memoryview(packed), size)
     if sha256(content).hexdigest() != digest:
-        raise corrupt("an artifact's content does not have the digest that it is named by")
+        raise corrupt("an artifact's content does not match the digest in its name")
     return content
 
 
@@ -257,7 +257,7 @@ def _graph(fields: Fields) -> GraphSummary:
     try:
         direction, outcome = Direction(fields.text("direction")), Outcome(fields.text("outcome"))
     except ValueError as error:
-        raise corrupt("a graph's direction or outcome is none that there is") from error
+        raise corrupt("a graph's direction or outcome is unknown") from error
     return GraphSummary(
         cell=fields.text("cell"),
         function=fields.text("function"),

@@ -95,6 +95,6 @@ def _text(value: str) -> bytes:
 
 def _corrupt(reason: str) -> CorruptSnapshot:
     return CorruptSnapshot(
-        f"this is no bundle of torch's: {reason}",
+        f"this is not a torch bundle: {reason}",
         next_step="write it again with torch.compiler.save_cache_artifacts()",
     )

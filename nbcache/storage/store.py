@@ -294,7 +294,7 @@ class ArtifactStore:
         def decode(ref_key: str, entry: bytes) -> ArtifactRef:
             ref = decode_ref(decode_entry(entry, max_bytes=_MAX_REF_BYTES))
             if (ref.type, ref.key, prefix + ref.digest) != (type, key, ref_key):
-                raise CorruptEntry("a reference names another artifact than its key does")
+                raise CorruptEntry("a reference is stored under the key of another artifact")
             return ref
 
         return self._decode_all(self.store.get_many(list(ref_keys)), decode)
@@ -336,7 +336,7 @@ def _ref_prefix(environment_digest: str, type: str, key: str) -> str:
 def _manifest_of(key: str, entry: bytes) -> Manifest:
     manifest = decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
     if not key.startswith(_manifest_prefix(manifest.environment, manifest.notebook)):
-        raise CorruptEntry("a manifest is of another environment or notebook than its key says")
+        raise CorruptEntry("a manifest is stored under the key of another environment or notebook")
     return manifest
 
 

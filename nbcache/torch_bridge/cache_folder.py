@@ -231,7 +231,7 @@ def _may_hold_others(session: Session, variable: str, folder: str) -> bool:
     """Return `_holds_others` for the folder in an environment variable; if it is True, give a notice."""
     if not _holds_others(session, Path(folder)):
         return False
-    why = "it may hold what was compiled by signers who are not trusted any more"
+    why = "it may hold code of signers who are no longer trusted"
     session.notice(f"{variable}={folder} is not used: {why}. Next: empty it")
     return True
 
@@ -313,7 +313,7 @@ def choose_folder(name: str, own: Path) -> tuple[Path | None, list[str]]:
         else:
             if why:
                 notices.append(f"torch's cache is in {root}. {why}")
-            removed = "was open to others: what was in it is not used, and removed"
+            removed = "was open to others: nbcache has removed its contents"
             return root / name, [*notices, *(f"{path} {removed}" for path in emptied)]
     why = why or f"others can replace folders in {tempfile.gettempdir()}"
     return None, [f"no folder can be made for torch's cache: {why}. nbcache only watches"]
@@ -372,7 +372,7 @@ def secure(folder: Path) -> bool:
     _remove(aside)
     fault = _fault(folder)
     if fault is not None or not _has_private_mode(folder):
-        raise _error(folder, fault or "cannot be closed to others: its filesystem keeps no permissions")
+        raise _error(folder, fault or "cannot be made private: its filesystem has no permissions")
     return True
 
 

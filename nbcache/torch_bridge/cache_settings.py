@@ -60,13 +60,13 @@ class _Setting:
     def notes(self) -> Iterator[str]:
         value, variable = self.value(), self.variable()
         if self is _DISABLE and value:
-            yield "every graph is compiled anew, and its outcome is disabled"
+            yield "torch compiles every graph again, and its outcome is disabled"
         elif value and _DISABLE.value():
             yield f"without effect: {_DISABLE.name} is on"
         elif value and self in (_AUTOGRAD, _AUTOGRAD_REMOTE) and not (_FX.value() or _FX_REMOTE.value()):
             yield f"without effect: it needs {_FX.name}"
         if self is _AUTOGRAD_REMOTE and value is not None:
-            yield "it is part of AOTAutograd's keys: what was kept where it is not set is not found"
+            yield "it is part of AOTAutograd's keys: entries that were stored without it do not hit"
         if variable is not None:
             text = "=".join(variable)
             if self.read() is not value:
@@ -88,7 +88,7 @@ _AUTOGRAD = _Setting(
     "torch._functorch.config.enable_autograd_cache",
     "torch's cache of AOTAutograd's results, in its folder",
     True,
-    means="graphs can hit, but AOTAutograd works on each anew",
+    means="graphs can hit, but AOTAutograd runs again for each",
 )
 _FX_REMOTE = _Setting(
     "TORCHINDUCTOR_FX_GRAPH_REMOTE_CACHE",
@@ -131,7 +131,7 @@ def switched_off() -> Iterator[SwitchedOff]:
     for setting in filter(_Setting.is_off, _SETTINGS):
         hits, means = setting is _AUTOGRAD, setting.means
         if setting is _FX and _FX_REMOTE.value():
-            hits, means = True, "graphs are kept and looked up in torch's remote cache only"
+            hits, means = True, "only torch's remote cache stores graphs"
         text, remedy = f"{setting.place} = {setting.value()}", f"{setting.place} = {setting.default}"
         if (variable := setting.variable()) is not None and setting.read() is not setting.default:
             text, remedy = "=".join(variable), f"unset {variable[0]}, and restart the kernel"

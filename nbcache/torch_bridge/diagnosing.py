@@ -122,7 +122,7 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
         contextlib.redirect_stderr(devnull),
     ):
         state = State({call.name: call.function, "arguments": call.args, **call.kwargs})
-        reason = "cannot be copied: what the calls change of it stays changed"
+        reason = "cannot be copied: changes that the calls make to it stay"
         notes = tuple(f"{place} ({kind}) {reason}" for place, kind in state.unsaved.items())
         diagnosis = Diagnosis(call.text, mode, notes=notes)
         try:

@@ -259,7 +259,9 @@ def _warn_of_skip(session: Session, function: str, file: str) -> None:
     if frames.read(frames.ONE_GRAPH) or _is_torchs(file):
         return
     words = graph_break(session, getattr(error, "msg", error), getattr(error, "real_stack", None))
-    session.notice(f"{function} is left to Python, nothing of it is compiled: {words}; {break_action(words)}")
+    session.notice(
+        f"{function} runs in Python, and no part of it is compiled: {words}; {break_action(words)}"
+    )
 
 
 def _failure(metadata: Mapping[str, Any]) -> str | None:

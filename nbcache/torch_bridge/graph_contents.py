@@ -22,11 +22,9 @@ from nbcache.torch_bridge.hooks import Context
 
 _FOLLOWING = "following a compile"
 _MAX_CODE_BYTES = 16 << 20
-_FORGOTTEN = (
-    "torch holds this version no more: what was compiled is gone, or torch._dynamo.reset() was called"
-)
-_ELSEWHERE = "torch has told of none: another backend made it, or it was made before nbcache was loaded"
-_LOST = "its file is not in torch's folder any more, which is scratch"
+_FORGOTTEN = "torch no longer holds this version: its code was freed, or torch._dynamo.reset() was called"
+_ELSEWHERE = "torch has reported none: another backend made it, or it was compiled before nbcache was loaded"
+_LOST = "its file is no longer in torch's folder, which is temporary"
 
 
 def follow_code(codecache: ModuleType, context: Context, patches: Patches) -> None:

@@ -54,7 +54,7 @@ def baseline_of(name: str) -> Baseline | None:
         raise ConfigError(
             f"portable={name} cannot be used: {why}",
             where="the setting `portable`",
-            next_step=f"what this CPU can run is portable={' or '.join(usable)}",
+            next_step=f"this CPU can run portable={' or '.join(usable)}",
         )
     return baseline
 

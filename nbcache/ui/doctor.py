@@ -166,7 +166,7 @@ def _torch(current: Environment | None, failure: Exception | None = None, plain_
         off = f"{version}, and nbcache stores and restores nothing in this kernel: {plain_because}"
         yield _problem(off, "restart the kernel; if that does not help, please report this line")
     elif "torch" in sys.modules:
-        text = f"{version}, imported, and what its code depends on could not be found out"
+        text = f"{version}, imported, and nbcache could not find out what its code depends on"
         yield _problem(text, "a notice says why; please report it")
     else:
         yield _ok(f"{version}, installed and not imported yet")
@@ -220,7 +220,7 @@ def _gpu(current: Environment | None) -> Checks:
     cuda = values.get("torch.cuda")  # None before torch is imported
     devices = gpus.find()
     with_triton = "no Triton" if triton == "none" else f"Triton {triton}"
-    on_cpu = "what compiles is kept for the CPU"
+    on_cpu = "graphs compile for the CPU"
     counts = Counter(gpu.name for gpu in devices.gpus)
     cards = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
     if not devices.gpus:
@@ -345,13 +345,13 @@ def _store(settings: Settings, store: Store, error: StoreError | None = None) ->
         text = f"{error}; the {store.name} serves instead, and the next one starts cold"
         yield _problem(text, error.next_step or _REPORT)
     elif store.read_only:
-        text += ": it cannot be written to, so nothing new is kept"
+        text += ": it cannot be written to, so nbcache stores no new graph"
         yield _note(text, "set NBCACHE_DIR to a folder that you can write to, and restart the kernel")
     elif folder is not None and (why := _unwritable(folder)):
         remedy = "free disk space, or set NBCACHE_DIR to another folder, and restart the kernel"
         yield _problem(f"{text}: {why}", remedy)
     elif not settings.save:
-        text += f": save=off ({settings.origin('save')}), so nothing new is kept"
+        text += f": save=off ({settings.origin('save')}), so nbcache stores no new graph"
         yield _note(text, "%nbcache config save=on, or NBCACHE_SAVE=on")
     else:
         yield _ok(text)
@@ -366,7 +366,7 @@ def _policy(settings: Settings) -> Checks:
         yield _ok(text)
     else:
         is_asked = settings.trust is Policy.ASK
-        asks = "you are asked to trust whoever signed a snapshot that comes along"
+        asks = "for each snapshot beside a notebook, nbcache asks whether you trust its signer"
         means = asks if is_asked else "anyone's snapshots run as you, with all your rights"
         yield _note(f"{text}: {means}", "%nbcache config trust=strict, or NBCACHE_TRUST=strict")
 
@@ -383,13 +383,13 @@ def _snapshots(sharing: Sharing, current: Environment | None) -> Checks:
         yield _note("those of this notebook are still being looked for", "ask again in a moment", "snapshot")
     problems, arrived = sharing.problems(), sharing.current_snapshots()
     for error in problems:
-        yield _problem(str(error), error.next_step or "take it anew, or remove it", "snapshot")
+        yield _problem(str(error), error.next_step or "take it again, or remove it", "snapshot")
     for received in arrived:
         foreseen = current or environment.foreseen()
         text, hindrances = arrival(received, foreseen, sharing.judge, sharing.cells)
         if current is not None and fitting(received.snapshot.manifests, current) is None:
             hindrances.append(
-                ("nothing of it can be used here", "%nbcache snapshot, once the cells have run")
+                ("it has no graph for this environment", "%nbcache snapshot, once the cells have run")
             )
         if hindrances:
             why, next_steps = zip(*hindrances, strict=True)
@@ -398,7 +398,7 @@ def _snapshots(sharing: Sharing, current: Environment | None) -> Checks:
             use = "used" if current else "used as soon as torch is imported"
             yield _ok(DOT.join([text, use]), "snapshot")
     if not problems and not arrived:
-        yield _ok("none came with this notebook")
+        yield _ok("this notebook has none")
 
 
 def _connection(settings: Settings, shared_client: SharedClient | None) -> Checks:
@@ -440,7 +440,7 @@ def _kernel() -> Checks:
 def _notebook(location: Location) -> Checks:
     text = f"{location.path}, found by {location.found_by}"
     if not location.path:
-        text = f"{location.found_by}, and none of its snapshots is looked for"
+        text = f"{location.found_by}, and nbcache looks for none of its snapshots"
         yield _note(text, "%nbcache config notebook=PATH")
     elif not os.path.isfile(location.path):
         yield _note(f"{text}, and there is no such file", "save it, or correct the path")
@@ -469,6 +469,6 @@ def _traces(settings: Settings, traces: Traces | None, lost: Mapping[str, str]) 
 
 def _notices(notices: Sequence[str]) -> Checks:
     for notice in notices:
-        yield _note(notice, "see to what it says; a fresh kernel shows whether it stays away", "notice")
+        yield _note(notice, "follow the notice; a fresh kernel shows whether it recurs", "notice")
     if not notices:
         yield _ok("none")

@@ -67,7 +67,7 @@ def locate(
                 # It must be this kernel's own session, not that of a kernel that started this one.
                 if json.loads(Path(connection_file).read_text()).get("jupyter_session") == name:
                     return Location(os.path.abspath(name), "JPY_SESSION_NAME")
-    return Location("", "not found: reports and artifacts are kept for the environment instead")
+    return Location("", "not found: reports and artifacts belong to the environment instead")
 
 
 def opened_by(notebook: Path) -> str | None:

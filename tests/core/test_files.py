@@ -110,7 +110,7 @@ def test_what_fails_while_an_update_is_made_leaves_the_old_file(tmp_path: Path) 
 def test_a_path_that_cannot_be_used_says_so(tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match="cannot be read"):
         read(tmp_path / "absent.nbcache", max_bytes=MAX)
-    with pytest.raises(SnapshotError, match="can be kept there"):
+    with pytest.raises(SnapshotError, match="can be stored there"):
         update(tmp_path / "absent" / "quickstart.nbcache", lambda before: b"", max_bytes=MAX)
 
 

@@ -30,8 +30,8 @@ LAMBDA = Miss("now", "<lambda>", CELL, 2)
 OTHER_LAMBDA = replace(LAMBDA, cell=Cell(1, "c2"), threads=4)
 LAMBDAS = [stored("<lambda>", cell="c2", threads=4)]
 STRANGE = Elsewhere((stored(key="now"),), "in a.nbcache, not signed")
-GONE = "it was stored, and is not there any more"
-OTHER_CODE = "what this kernel has compiled of this name had other code"
+GONE = "it was stored, and has been evicted or removed since"
+OTHER_CODE = "this kernel's graphs of this name have other code"
 UNCHANGED = "this cell is unchanged, so inputs, settings or code outside it differ"
 
 
@@ -41,7 +41,7 @@ UNCHANGED = "this cell is unchanged, so inputs, settings or code outside it diff
         (MISS, [], [], FIRST_TIME),
         (MISS, [stored("another")], [], FIRST_TIME),
         (MISS, [stored()], [], UNCHANGED),
-        (MISS, [stored(cell="c2")], [], "of a function of this name has other code, inputs or settings"),
+        (MISS, [stored(cell="c2")], [], "stored graphs of this name have other code, inputs or settings"),
         (replace(MISS, threads=1), [stored(threads=2)], [], "for this number of threads: 1 now, 2 before"),
         (replace(MISS, threads=1), [stored(threads=2), stored(key="k2", threads=4)], [], "2 or 4 before"),
         (MISS, [stored(threads=2)], [], UNCHANGED),
@@ -82,8 +82,8 @@ def test_parts_of_one_run_are_no_versions_of_each_other() -> None:
         return why_missed(Miss("now", function, run, 2), [], [part]).text
 
     assert why("f (resumed)", run) == why("<lambda>", run) == FIRST_TIME
-    assert "this kernel has compiled" in why("f", run)
-    assert "this kernel has compiled" in why("f (resumed)", Cell.of("f(x)", 2))
+    assert "this kernel's graphs" in why("f", run)
+    assert "this kernel's graphs" in why("f (resumed)", Cell.of("f(x)", 2))
 
 
 def test_of_versions_that_differ_as_much_the_newest_is_compared_with() -> None:

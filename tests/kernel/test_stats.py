@@ -178,7 +178,7 @@ def test_it_reads_as_a_page() -> None:
 def test_one_notebook_is_not_told_twice() -> None:
     stats = the_stats()
     text = render_stats(replace(stats, store=stats.notebook), "").text
-    assert "all notebooks" not in text and "all kernels that cannot tell their notebook" in text
+    assert "all notebooks" not in text and "all kernels without a known notebook" in text
 
 
 def test_a_kernel_that_has_compiled_nothing_says_so() -> None:

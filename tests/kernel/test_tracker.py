@@ -178,7 +178,7 @@ def test_a_graph_break_before_there_is_anything_to_compile_is_told_with_what_fol
 @pytest.mark.parametrize(
     ("span", "reason"),
     [
-        ("inductor_compile", "nothing in it is to be compiled"),
+        ("inductor_compile", "it contains nothing to compile"),
         ("backend_compile", "this backend does not use torch's caches"),
     ],
 )
@@ -356,7 +356,6 @@ def test_tuning_is_told_after_what_else_a_hit_had_to_do() -> None:
 
     graph = script.graph
     assert graph.reason == (
-        "traced again: AOTAutograd's entry is not there, has other names, modes or options, or does not fit "
-        "these inputs; "
+        "traced again: AOTAutograd has no entry for these names, modes, options and inputs; "
         "re-tuned: 1 kernel was benchmarked again, since no configuration that fits is stored: a"
     )

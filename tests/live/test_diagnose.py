@@ -117,7 +117,7 @@ def test_what_is_wrong_is_said_as_it_is_and_leaves_the_kernel_as_it_was(
     refused = {
         "x(x)": "`x` cannot be called: it is a Tensor",
         "torch.nn.Linear(4, 4)": "`torch.nn.Linear` is a class: name a function",
-        "model(x).sum()": "`model(x).sum` computes what it calls",
+        "model(x).sum()": "`model(x).sum` computes the function that it calls",
         "model(x) --mode max-autotun": "unknown mode `max-autotun` (torch has default",
     }
     lines = [f"%nbcache diagnose {line}" for line in (*shown_as_theirs, *refused)]

@@ -137,7 +137,7 @@ def test_a_miss_and_a_hit_that_is_traced_again_name_their_cause(with_headers, ru
     said = {number: [graph["reason"] for graph in listed] for number, listed in reasons.items()}
     assert said[3] == ["compiled for the first time in this notebook"]
     assert outcomes(notebook)[1] == "hit"
-    assert said[5][0].startswith("traced again: AOTAutograd's entry is not there, has other names")
+    assert said[5][0].startswith("traced again: AOTAutograd has no entry, has other names")
     assert "nothing stored: --no-save" in " ".join(shown(notebook, 7).split())
     (count,) = {graph["threads"] for graph in reasons[5]}
     assert said[7][0] == f"not stored for this number of threads: {count + 1} now, {count} before"
@@ -208,7 +208,9 @@ def test_a_store_whose_every_artifact_is_damaged_is_a_miss_with_one_warning(with
     notices = [notice for report in reports(notebook) for notice in report["notices"]]
     assert len(notices) == 1 and "damaged" in notices[0]
     assert notices[0] in " ".join(" ".join(shown(notebook, index) for index in range(4)).split())
-    assert {graph["reason"] for graph in graphs(notebook)} == {"what is stored is damaged; it was removed"}
+    assert {graph["reason"] for graph in graphs(notebook)} == {
+        "the stored graph was damaged, and nbcache removed it"
+    }
 
 
 def test_a_folder_for_torch_that_the_user_has_set_is_used_and_never_cleaned(
@@ -590,7 +592,7 @@ def test_what_is_used_after_clearing_is_stored_anew(with_headers, run_cells, wip
     second = run_cells([LOAD, SET_UP, DEFINE, CALL, REPORTS], with_headers)
 
     assert outcomes(first) == ["hit"] * 4 + ["miss"] * 4
-    assert "it was stored, and is not there any more" in graphs(first)[4]["reason"]
+    assert "it was stored, and has been evicted or removed since" in graphs(first)[4]["reason"]
     assert outcomes(second) == ["hit"] * 4
     assert printed(first, 5) == printed(second, 3)
 

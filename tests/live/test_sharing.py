@@ -270,7 +270,7 @@ def test_who_is_trusted_no_more_runs_nothing_here_any_more(
 
     assert outcomes(notebook) == ["miss"] * 4
     said = "".join(shown(notebook, cell) for cell in range(4))  # once, as soon as the store was read
-    assert "what came from elsewhere is not used" in said
+    assert "an artifact from elsewhere is not used" in said
     assert "C++ kernel of it is missing" not in said  # the graphs themselves are refused
     assert outcomes(bob.run(*CELLS, REPORTS)) == ["hit"] * 4  # what was compiled here since
 
@@ -293,7 +293,7 @@ def test_nor_from_a_folder_that_the_user_has_set(
     assert outcomes(notebook) == ["miss"] * 4
     assert printed(notebook, 4).startswith(bob.environ["TMPDIR"])
     said = " ".join(notice for report in reports(notebook) for notice in report["notices"])
-    assert "is not used: it may hold what was compiled by signers who are not trusted any more" in said
+    assert "is not used: it may hold code of signers who are no longer trusted" in said
 
 
 def test_what_others_compiled_stays_theirs_where_torchs_folder_is_removed_meanwhile(

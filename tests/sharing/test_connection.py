@@ -82,7 +82,7 @@ def test_a_full_store_is_read_until_reading_fails_as_well() -> None:
     kernel.connection.fails(GONE)
     assert not kernel.connection.can_read and kernel.connection.failure is GONE
     assert kernel.notices == [
-        "memory: full, so it is not written to until it can be again.",
+        "memory: full, so it is not written to until it accepts entries again.",
         "memory: gone, so it is not asked until it answers again.",
     ]
     kernel.connection.stop()

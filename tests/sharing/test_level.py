@@ -425,7 +425,7 @@ def test_no_more_waits_to_be_written_than_is_kept(
         publish(one, b"%d" % number)
     one.flush(SECONDS)
     assert 0 < len(one._unsent) < 20
-    assert "more waits to be written than is kept" in said[-1]
+    assert "too many entries wait to be written" in said[-1]
 
 
 def test_threads_may_use_a_level_at_once(store: Store, level: Level) -> None:

@@ -246,7 +246,7 @@ def test_versions_of_others_are_removed_only_where_the_user_says_so(
             and "next: --all-signers" in refusal
         )
         assert main(["rm", f"{url}#{name}", "--all-signers"]) == 1
-        assert "nobody can be asked here" in capsys.readouterr().err
+        assert "nbcache cannot ask here" in capsys.readouterr().err
         with closing(open_store(url)) as store:
             assert held_by(store, bob, name)
         assert main(["rm", f"{url}#{name}", "--all-signers", "--yes", "--json"]) == 0
@@ -450,7 +450,7 @@ def test_nothing_is_collected_while_a_version_cannot_be_read(
         else:
             store.put("snapshot/x", b"?")
         assert main(["gc", url, "--grace", "0"]) == 1
-        assert "not every snapshot tells what it names" in capsys.readouterr().out
+        assert "some snapshots do not tell which artifacts they use" in capsys.readouterr().out
         assert len(keys_of(store, "artifact/")) == 2
         assert keys_of(store, "doomed/") == set()
 
@@ -603,7 +603,7 @@ def test_a_wrong_password_and_a_dead_server_are_clear_errors_without_secrets(
     with RedisServer(tmp_path / "redis", password="right") as server:
         wrong = f"redis://:s3cret@{HOST}:{server.port}/0"
         dead = f"redis://:s3cret@{HOST}:{free_port()}/0"
-        for at, said in ((wrong, "does not take user and password"), (dead, "cannot be reached")):
+        for at, said in ((wrong, "refuses this user and password"), (dead, "cannot be reached")):
             for arguments in (
                 ["ls", at],
                 ["gc", at],

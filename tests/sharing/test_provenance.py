@@ -246,7 +246,7 @@ def test_of_very_many_strangers_in_one_file_loading_tells_of_some_and_of_trusted
     SnapshotVerbs(session, lambda: str(bob.notebook), lambda: HERE).start()
     first, *rest = capsys.readouterr().out.splitlines()
     assert "not used" not in first and len(rest) == 10
-    assert rest[-1] == "nbcache: 21 more versions came along (nbcache inspect)"
+    assert rest[-1] == "nbcache: 21 more versions found (nbcache inspect)"
     session.close()
 
 
@@ -531,7 +531,7 @@ def test_a_trusted_takers_wrong_statement_costs_nobody_elses_snapshot(
     session, bridge, _ = cleo.session()
     bridge.compile("one")
     assert outcomes(session) == [HIT]
-    assert any("that of another one" in notice for notice in session.notices)
+    assert any("belongs to another artifact" in notice for notice in session.notices)
     session.close()
 
 
@@ -595,8 +595,8 @@ def test_in_what_is_shown_of_a_snapshot_nobody_is_named_for_what_another_has_com
     line = arrival_line(received, None, judge)
     lines = snapshot_lines(received, None, judge)
     as_json = json.dumps(snapshot_json(received, None, judge))
-    assert "nobody has signed for having compiled that" in line
-    assert f"nobody has signed for having compiled {len(refs)} artifacts" in "\n".join(lines)
+    assert "nobody has signed them" in line
+    assert f"not signed by anyone: {len(refs)} artifacts" in "\n".join(lines)
     for shown in (line, "\n".join(lines), as_json):
         assert key_of(ada) not in shown and short(key_of(ada)) not in shown
     cleo.snapshot.write_bytes(data)
@@ -764,7 +764,7 @@ def test_a_publication_is_no_artifact_and_an_artifact_no_publication(
     shared_client = again.session.shared_client
     assert shared_client is not None
     assert shared_client.publications() == []
-    assert any("not that of these contents" in each for each in again.session.notices)
+    assert any("does not match the contents" in each for each in again.session.notices)
 
 
 # --- anything, in any order -----------------------------------------------------------------------

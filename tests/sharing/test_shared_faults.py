@@ -37,7 +37,7 @@ def marked(report: CellReport) -> bool:
     said = (
         "is off for now",
         "it is not asked until it answers again",
-        "it is not written to until it can be",
+        "it is not written to until it accepts entries",
     )
     return any(each in notice for notice in report.notices for each in said)
 

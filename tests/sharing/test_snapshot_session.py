@@ -168,7 +168,7 @@ def test_what_is_no_notebook_carries_nothing(text: str) -> None:
 
 def test_a_pipe_in_place_of_a_snapshot_does_not_hang(bob: Person) -> None:
     os.mkfifo(bob.snapshot)
-    with pytest.raises(SnapshotError, match="no file"):
+    with pytest.raises(SnapshotError, match="not a file"):
         read(bob.snapshot, max_bytes=10)
     session, _, sharing = bob.session()
     assert len(sharing.problems()) == 1

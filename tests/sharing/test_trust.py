@@ -192,7 +192,7 @@ def test_no_link_or_file_stands_for_the_key_or_its_folder(
     (folder / "key").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "file").write_text("")
     for place in (folder, tmp_path / "file"):
-        with pytest.raises(TrustError, match="not yours alone"):
+        with pytest.raises(TrustError, match="others can change this"):
             Keyring(place).fingerprint()
 
 
@@ -259,11 +259,11 @@ def test_a_beginning_finds_a_signer_only_where_it_tells_one(keyring: Keyring) ->
     assert keyring.find("aaaa-" * 8 + "b").name == "other"
     assert keyring.find("other") == keyring.find("aaaa-" * 8 + "b")
     for wrong, said in (
-        ("a" * 32, "2 are trusted"),
-        ("c" * 8, "nobody"),
-        ("", "nobody"),
-        ("a" * 7, "nobody"),
-        ("Ada", "nobody"),
+        ("a" * 32, "2 trusted signers have"),
+        ("c" * 8, "no trusted signers"),
+        ("", "no trusted signers"),
+        ("a" * 7, "no trusted signers"),
+        ("Ada", "no trusted signers"),
     ):
         with pytest.raises(ConfigError, match=said):
             keyring.find(wrong)

@@ -146,7 +146,7 @@ def test_no_damage_of_an_entry_passes(sound: bytes) -> None:
 
 
 def test_content_with_another_digest_than_asked_for_is_corrupt() -> None:
-    with pytest.raises(CorruptEntry, match="named by"):
+    with pytest.raises(CorruptEntry, match="the digest in its name"):
         decode_entry(RAW_ENTRY, digest="0" * 64)
 
 

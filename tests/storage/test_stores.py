@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_closed_to_others_is_refused(
     (tmp_path / "store").mkdir()
     (tmp_path / "store").chmod(0o777)
     monkeypatch.setattr(Path, "chmod", lambda *arguments: None)  # as on a filesystem without permissions
-    assert "keeps no permissions" in refusal(tmp_path / "store").what
+    assert "has no permissions" in refusal(tmp_path / "store").what
 
 
 @in_folders

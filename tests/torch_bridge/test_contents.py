@@ -53,8 +53,8 @@ def test_guards_and_code_are_those_of_the_graph_compiled_or_hit_and_keep_nothing
         assert forward[4] == backward[4] == "" and "def call(" in forward[5] + backward[5]
         assert forward[5] != backward[5] and "sin" in forward[5]
         is_free, no_guards = json.loads(printed(done, 5))
-        assert is_free and no_guards.startswith("torch holds this version no more")
+        assert is_free and no_guards.startswith("torch no longer holds this version")
         gone, other = printed(done, 6).strip().splitlines()[:2]
-        assert "not in torch's folder any more" in gone and "another backend" in other
+        assert "no longer in torch's folder" in gone and "another backend" in other
     shown = printed(first, 4)
     assert '"guards": [' in shown and '"code_path": "/' in shown and "sin" in shown

@@ -54,7 +54,7 @@ def test_what_cannot_be_connected_to_is_said_and_nothing_is_connected(in_shell):
     assert "NBCACHE_SHARED_URL" in texts[1]
     assert "`two` is not understood" in texts[2] and "`--json` is not understood" in texts[3]
     assert "port that is no number" in texts[4]
-    assert "no store is known by the scheme 'nothing'" in texts[5]
+    assert "there is no store with the scheme 'nothing'" in texts[5]
     assert "no folder that is there" in texts[6] and "redis://host" in texts[6]
     assert "`now` is not understood. Usage: %nbcache disconnect" in texts[7]
     assert ran[-1]["success"] and "not connected" in texts[-1]
@@ -83,7 +83,7 @@ value.append(repr([session.settings, session.notices]))
 """
         )
     assert texts[0].startswith(f"nbcache: connected to {shared}")
-    assert texts[1].startswith("nbcache: all is stored and shared")
+    assert texts[1].startswith("nbcache: everything is stored and shared")
     assert "saves about" in texts[2] and "just now" in texts[2]
     (line,) = [line for line in texts[3].splitlines() if line.startswith("  shared_url")]
     assert shared in line and "%nbcache connect" in line
@@ -95,7 +95,7 @@ value.append(repr([session.settings, session.notices]))
     )
     assert "seconds from 0.01 to 600 are needed" in texts[6]
     assert texts[9] == f"nbcache: disconnected from {shared}\n"
-    assert texts[10].startswith("nbcache: all is stored (")
+    assert texts[10].startswith("nbcache: everything is stored (")
     assert texts[11] is True
 
 
@@ -124,8 +124,8 @@ refs = session.cache.stored_manifest().artifacts
 value.append([ref.key for ref in session.shared_client.level.present(here, refs)])
 """
     )
-    assert waiting_text.startswith(f"nbcache: not all is shared with {tmp_path}/shared yet (")
-    assert shared_text.startswith("nbcache: all is stored and shared (")
+    assert waiting_text.startswith(f"nbcache: some graphs are not yet shared with {tmp_path}/shared yet (")
+    assert shared_text.startswith("nbcache: everything is stored and shared (")
     assert keys == ["one"]
 
 
@@ -164,7 +164,7 @@ for line in (
     assert "1 artifact." in texts[2]
     assert f"\n%nbcache restore {tmp_path}/one#team/gpt\n" in texts[2]
     assert f"\n%nbcache restore '{tmp_path}/one#my model'\n" in texts[3]
-    assert texts[4].endswith(f"\n  what is shared stays on {tmp_path}/one\n")
+    assert texts[4].endswith(f"\n  shared graphs stay on {tmp_path}/one\n")
     assert "1 artifact," in texts[5] and "1 artifact," in texts[6]  # one content, under two keys
     assert not (tmp_path / "two").exists()
 
@@ -204,7 +204,10 @@ def test_unloading_ends_in_time_while_redis_hangs(in_shell, tmp_path):
             NBCACHE_SHARED_TIMEOUT="0.3",
         )
         assert seconds < 30.0
-        assert "not all is shared with redis://" in flushed and "off for now: Redis did not" in flushed
+        assert (
+            "some graphs are not yet shared with redis://" in flushed
+            and "off for now: Redis did not" in flushed
+        )
         assert time.monotonic() - began < 60.0
 
 

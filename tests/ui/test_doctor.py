@@ -175,7 +175,13 @@ MEMORY = MemoryStore("memory of this kernel")
         (store(MEMORY, REFUSED), "local store", PROBLEM, "(/store); the memory of this kernel", "remove it"),
         (lambda kernel: setattr(kernel.store, "read_only", True), "local store", NOTE, "cannot be", "DIR"),
         (setting("save", "off"), "local store", NOTE, "save=off (%nbcache config)", "save=on"),
-        (setting("trust", "ask"), "trust", NOTE, "ask (%nbcache config): you are asked", "trust=strict"),
+        (
+            setting("trust", "ask"),
+            "trust",
+            NOTE,
+            "ask (%nbcache config): for each snapshot beside a notebook",
+            "trust=strict",
+        ),
         (setting("trust", "off"), "trust", NOTE, "off (%nbcache config): anyone's snapshots", "trust=strict"),
         (keys_are_open, "keys", PROBLEM, "", "if nobody has used it, chmod 700"),
     ],
@@ -203,7 +209,7 @@ ON_H200 = {"device": "NVIDIA H200", "triton_version": "3.6.0", "torch_cuda": "13
         (GpuReport(), {"triton_version": "3.6.0"}, OK, "no NVIDIA GPU found, Triton 3.6.0"),
         (H200, ON_H200, OK, "NVIDIA H200 · driver 580.95.05 · torch for CUDA 13.0 · Triton 3.6.0"),
         (replace(H200, gpus=H200.gpus * 8), ON_H200, OK, "8 x NVIDIA H200 · driver"),
-        (H200, ON_H200 | {"device": "cpu"}, OK, "hidden by CUDA_VISIBLE_DEVICES=: what compiles is kept for"),
+        (H200, ON_H200 | {"device": "cpu"}, OK, "hidden by CUDA_VISIBLE_DEVICES=: graphs compile for"),
         (H200, ON_H200 | {"triton_version": "none"}, NOTE, "without Triton"),
         (H200, ON_H200 | {"torch_cuda": "none"}, NOTE, "torch is built without CUDA"),
         (replace(H200, cuda=(12, 4)), ON_H200, NOTE, "runs CUDA up to 12.4, and torch is built for 13.0"),
@@ -383,7 +389,7 @@ def test_each_snapshot_that_came_along_says_whether_it_is_used(kernel, person):
     kernel.start()
     row = kernel.row("snapshot")
     assert (row.state, "nbcache inspect" in row.next_step) == (NOTE, True)
-    assert "torch.version differ · nothing of it can be used here" in row.found
+    assert "torch.version differ · it has no graph for this environment" in row.found
 
 
 def test_an_unsigned_snapshot_is_not_used_and_a_broken_one_is_a_problem_beside_a_good_one(kernel, person):
@@ -391,13 +397,13 @@ def test_an_unsigned_snapshot_is_not_used_and_a_broken_one_is_a_problem_beside_a
     kernel.notebook.with_suffix(".nbcache").write_bytes(unsigned(data))
     kernel.start()
     row = kernel.row("snapshot")
-    assert (row.state, row.next_step.startswith("have it signed")) == (NOTE, True)
+    assert (row.state, row.next_step.startswith("ask its author for one")) == (NOTE, True)
     assert "not used: it is not signed" in row.found
 
     kernel.notebook.with_suffix(".nbcache").write_bytes(data[:-100])
     kernel.start()
     row = kernel.row("snapshot")
-    assert (row.state, row.next_step) == (PROBLEM, "get the file again from who made it")
+    assert (row.state, row.next_step) == (PROBLEM, "ask its author for the file again")
 
     other = kernel.notebook.with_name("other.nbcache")
     other.write_bytes(data)

@@ -55,7 +55,7 @@ def test_what_cells_do_with_their_names_and_expected_errors_is_no_failure(ran):
 def test_what_the_kernel_warned_of_is_told(ran):
     done = ran("1", NBCACHE_SHARED_URL="nothing://hunter2@host")
     assert done.returncode == 0
-    assert "\n  ! no shared level (environment, NBCACHE_SHARED_URL): no store is known by" in done.stdout
+    assert "\n  ! no shared level (environment, NBCACHE_SHARED_URL): there is no store with" in done.stdout
     assert "Next: give a path, or a URL" in done.stdout and "hunter2" not in done.stdout + done.stderr
 
 
@@ -73,8 +73,8 @@ def test_a_miss_in_a_cell_that_is_the_same_as_last_time_is_named(ran):
 @pytest.mark.parametrize(
     ("cells", "what", "next_step"),
     [
-        (["%unload_ext nbcache"], "could not be asked what they compiled: ", "leave nbcache loaded"),
-        (["import sys; sys.stdout = open('out', 'w')"], "compiled: what it printed", "sys.stdout as"),
+        (["%unload_ext nbcache"], "did not answer which graphs they compiled: ", "neither unload nbcache"),
+        (["import sys; sys.stdout = open('out', 'w')"], "compiled: its output", "print or sys.stdout"),
         (["import os", "os._exit(1)", "1"], "its kernel died at cell 2", "ends the kernel"),
         ([DIE_NEXT], "its kernel died at its end", "ends the kernel"),
     ],

@@ -54,7 +54,7 @@ def test_names_in_braces_stand_for_values_but_in_what_is_diagnosed(in_shell):
 
     assert "`max_bytes` needs a value" in one
     assert "`live` needs a value" in within
-    assert "`len({name})` computes what it calls" in diagnosed
+    assert "`len({name})` computes the function that it calls" in diagnosed
 
 
 def test_what_is_not_understood_fails_with_one_clean_message(in_shell):
@@ -92,7 +92,7 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell):
         ("%nbcache trust --name", "`--name` needs a value. Usage: %nbcache trust [--yes]"),
         ("%nbcache graphs --json", "takes one GRAPH"),
         ("%nbcache panel graph", "there is no panel `graph`"),
-        ("%nbcache clear --all", "nobody can be asked here; if you are sure, add --yes"),
+        ("%nbcache clear --all", "nbcache cannot ask here; if you are sure, add --yes"),
         ("%nbcache bench nanogpt", "neither a notebook nor a function"),
     ]
     everything = in_shell(f"[run(line) for line, _ in {cases!r}]")
@@ -143,7 +143,7 @@ def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_nev
     assert loaded() == ""
     clear, sure = (f"run('%nbcache clear{word}')['text']" for word in ("", " --yes"))
     said = loaded(f"\nsys.__stdout__.write({clear} + run({ASK!r})['text'] + {clear} + {sure})").splitlines()
-    assert said[0].endswith("%nbcache clear: nobody can be asked here; if you are sure, add --yes")
+    assert said[0].endswith("%nbcache clear: nbcache cannot ask here; if you are sure, add --yes")
     what = "4 graphs, 1 artifact of model.ipynb. torch's folder is emptied for all notebooks"
     assert said[1:3] == [
         f"nbcache: This would be removed: {what}. Go on? [y/N] ",
@@ -158,7 +158,7 @@ def test_clearing_says_what_goes_and_all_goes_only_when_it_is_asked_for(in_shell
         f"[*(run(line)['text'] for line in {cases!r}), run({ASK!r}), run('%nbcache clear --all')['text']]"
     )
 
-    assert one == "nbcache: nothing is stored of kernels that cannot tell their notebook\n"
+    assert one == "nbcache: nothing is stored of kernels without a known notebook\n"
     assert every == "nbcache: removed 0 entries from the local store\n"
     assert "of 0 notebooks and more. Go on? [y/N]" in refused and refused.endswith(
         "nbcache: nothing was removed\n"
@@ -180,11 +180,11 @@ def test_one_can_say_who_one_is_before_the_first_snapshot_and_whom_one_trusts_in
     )
 
     grouped = "[0-9a-f]{4}(-[0-9a-f]{4}){15}"
-    assert re.search(f"{grouped}  you: what to tell others", own)
+    assert re.search(f"{grouped}  yours: tell others this fingerprint", own)
     assert added == f"nbcache: trusted from now on: {spelled(friend)} (Ada)\n"
     assert own.splitlines()[2] == listed.splitlines()[0]
     assert f"{spelled(friend)}  trusted: Ada" in listed
-    assert spelled(friend) in known and "not trusted any more" in removed
+    assert spelled(friend) in known and "no longer trusted" in removed
     assert "%nbcache trust add SIGNER [--name NAME]" in wrong
 
 
@@ -208,7 +208,8 @@ def test_a_signer_is_trusted_from_the_notebook_under_the_name_that_the_user_type
 
     assert "Compare the fingerprint with what they tell you another way." in asked
     assert f"Signer: {fingerprint}\nTrust this signer from now on? [y/N]" in asked
-    assert "What do you call them? (calls itself ada)" in asked  # shown, and not what an empty answer means
+    # the name is shown, and an empty answer does not choose it
+    assert "Which name do you give this signer? (calls itself ada)" in asked
     assert asked.endswith(f"nbcache: {fingerprint[:19]} is trusted\n")
     assert again.endswith(f"nbcache: {fingerprint[:19]} is trusted as Ada L.\n")
     assert f"{fingerprint}  trusted: Ada L." in listed
@@ -227,7 +228,7 @@ def test_restoring_what_a_stranger_has_signed_is_one_line_and_no_error(in_shell,
     (line,) = first["text"].splitlines()
     assert line.startswith("nbcache: model.nbcache: 1 graph of a stranger (says ada@engine)")
     assert line.endswith("who signed it, is not trusted here (%nbcache trust)")
-    assert "model.nbcache is restored as soon as torch is imported" in second["text"]
+    assert "model.nbcache is restored when torch is imported" in second["text"]
 
 
 def test_one_name_is_given_to_one_stranger(in_shell, tmp_path):
@@ -368,7 +369,7 @@ def test_stats_and_plan_have_something_to_say_where_nothing_has_compiled_and_no_
     assert all(ran["success"] for ran in everything)
     stats, unknown, _, missing, _, unreadable, plan, figures = (ran["text"] for ran in everything)
     assert stats.startswith("nbcache stats · this kernel · nothing compiled")
-    assert "this kernel cannot tell its notebook: %nbcache config notebook=PATH" in unknown
+    assert "nbcache does not know this kernel's notebook: %nbcache config notebook=PATH" in unknown
     assert "absent.ipynb · there is no such file: save the notebook first" in missing
     assert "broken.ipynb · this is no notebook that can be read" in unreadable
     assert json.loads(plan)["problem"] and json.loads(plan)["cells"] == []

@@ -34,7 +34,7 @@ from support.shells import value_in_shell
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
 HERE = Environment(components({"torch.version": "2.13.0", "device": "cpu", "cpu.capability": "AVX512"}))
-NO_CONTENTS = GraphContents((), "torch holds this version no more", "", "there is no file")
+NO_CONTENTS = GraphContents((), "torch no longer holds this version", "", "there is no file")
 
 
 TIMES = Timeline(
@@ -136,7 +136,7 @@ def test_a_graph_opens_to_all_that_its_record_tells_and_is_shown_whole(open_pane
     kernel.state = Now([missed, graph("other", compile_id="1/0")])
     panel.ask()
     drawn.press("show")
-    assert "torch holds this version no more" in drawn.text and "there is no file" in drawn.text
+    assert "torch no longer holds this version" in drawn.text and "there is no file" in drawn.text
 
 
 # --- one graph ------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ def test_a_press_that_overtakes_what_was_typed_before_it_uses_what_was_typed(ope
         for label, field, typed in (
             ("connect", drawn.field("redis://"), "/shared"),
             ("set", drawn.field("NAME"), "max_bytes=7GB"),
-            ("trust…", drawn.field("what you call"), "Ada"),
+            ("trust…", drawn.field("your name for"), "Ada"),
         ):
             drawn.press(label)
             field.value = typed
@@ -619,7 +619,7 @@ value.append([drawn.text, len(drawn.buttons('yes'))])
 """
     )
     assert "1 graph, 1 artifact" in asked
-    assert "has changed since it was shown" in changed and "next:" in changed and kept == 1
+    assert "have changed since they were shown" in changed and "next:" in changed and kept == 1
     assert "removed 2 artifacts" in gone and left == 0
     assert "nothing is stored of" in nothing[0] and nothing[1] == 0
 
@@ -748,5 +748,5 @@ value = [drawn.text, run('%nbcache graphs 0/0'), run('%nbcache graphs g')]
 """
     )
     for text in (opened, whole):
-        assert "call" in text and str(code) in text and "torch holds this version no more" in text
+        assert "call" in text and str(code) in text and "torch no longer holds this version" in text
     assert "no graph of this kernel is called `g`" in unknown

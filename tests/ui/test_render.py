@@ -337,7 +337,7 @@ def test_status_says_how_far_prewarming_is():
 
 def test_status_says_that_the_kernel_was_forked_with_imports_done():
     forked = render_status([], (), warm(steps=()), nursery=4711)
-    assert "forked from nursery 4711 · imports were done ahead" in forked.text
+    assert "forked from nursery 4711 · imports were done before" in forked.text
     assert "forked from nursery 4711" in Page(forked.html).text
     assert forked.data["nursery"] == 4711
     ordinary = render_status([], (), warm(steps=()))
@@ -380,11 +380,11 @@ def test_settings_of_torchs_caches_are_a_block_of_their_own():
     torchs = [CacheSetting("TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE", "off", "default", "On a Redis.", "no")]
     rendered = render_settings(ours, torchs)
     assert rendered.text.splitlines() == [
-        "  setting  value  from     what it is for",
+        "  setting  value  from     meaning",
         "  save     on     default  Store what is compiled.",
         "",
         "torch's caches",
-        "  setting                              value  from     what it is for",
+        "  setting                              value  from     meaning",
         "  TORCHINDUCTOR_AUTOGRAD_REMOTE_CACHE  off    default  On a Redis.",
         "                                                       ! no",
     ]

@@ -139,7 +139,7 @@ class Connection:
             return False
         with self._lock:
             if self.pending + size > _MOST_PENDING:
-                self.note("more waits to be written than is kept; some is not shared")
+                self.note("too many entries wait to be written; some are not shared")
                 return False
             self.pending += size
         self._worker.submit(partial(self._run_task, _Task(write, size, name)))
@@ -228,7 +228,7 @@ class Connection:
             self._turn += 1
         logger.info("a store is left alone for %g s", self._pause, exc_info=error)
         next_step = f" Next: {error.next_step}." if error.next_step else ""
-        until = "written to until it can be" if readable else "asked until it answers"
+        until = "written to until it accepts entries" if readable else "asked until it answers"
         self.note(f"{error.what}, so it is not {until} again.{next_step}")
         if not self.closed:
             start_thread(partial(self._probe_later, self._turn), "probe")  # without a thread it stays off
@@ -260,6 +260,6 @@ class Connection:
 
     def _report_failure(self, error: Exception) -> None:
         if isinstance(error, NbcacheError):
-            self.note(f"what was compiled is not shared: {error.with_next_step()}")
+            self.note(f"compiled graphs are not shared: {error.with_next_step()}")
         else:  # users should report a bug in nbcache
-            self.say(f"sharing what was compiled failed unexpectedly, please report it: {error!r}")
+            self.say(f"sharing compiled graphs failed unexpectedly, please report it: {error!r}")

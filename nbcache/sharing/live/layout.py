@@ -74,7 +74,7 @@ def decode_shared(value: bytes) -> list[Variant]:
             size = int.from_bytes(value[offset : offset + length.size])
             offset += length.size
             if size > longest or offset + size > len(value):
-                raise corrupt(f"a shared entry's {name} is longer than may be, or than what is there")
+                raise corrupt(f"a shared entry's {name} is too long, or longer than the rest of the entry")
             parts.append(value[offset : offset + size])
             offset += size
         variants.append(Variant(*parts))

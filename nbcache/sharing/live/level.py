@@ -183,7 +183,7 @@ class SharedLevel(Connection):
                 self._refuse(slot, error)
             except UntrustedSigner as error:
                 if error.what not in self._strangers and len(self._strangers) >= _MOST_STRANGERS:
-                    self.note("entries of more signers are not used: they are not trusted here")
+                    self.note("entries of more signers are not used, because nobody here trusts them")
                     continue
                 self._strangers.add(error.what)
                 self.note(f"an entry is not used: {error.with_next_step()}")

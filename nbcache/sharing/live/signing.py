@@ -113,13 +113,13 @@ def _read_statement(variant: Variant, purpose: Purpose) -> tuple[Statement, str]
     statement = Statement.decode(variant.statement)
     packed = statement.packed
     if len(variant.packed) != packed.packed_size or is_bomb(packed.size, packed.packed_size):
-        raise CorruptEntry("it is not as long as its statement says, or would be much longer")
+        raise CorruptEntry("its length differs from its statement, or its contents would be much longer")
     return statement, signer
 
 
 def _check_digest(variant: Variant, statement: Statement) -> None:
     if sha256(variant.packed) != statement.packed.packed_digest:
-        raise CorruptEntry("it does not have the digest that its statement says")
+        raise CorruptEntry("its digest differs from its statement")
 
 
 def _frame_of(ref: ArtifactRef, packed: bytes) -> Packed:

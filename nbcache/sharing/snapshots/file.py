@@ -99,7 +99,7 @@ def decode_file(data: bytes) -> SnapshotFile:
     except CorruptSnapshot:
         raise
     except Exception as error:  # zipfile raises many kinds of errors for damaged archives
-        raise refusal("it is no sound zip archive") from error
+        raise refusal("it is not a valid zip archive") from error
     parts: dict[int, dict[str, bytes]] = {}
     packed = {}
     for name, content in members.items():
@@ -108,7 +108,7 @@ def decode_file(data: bytes) -> SnapshotFile:
         elif (match := _PACKED.fullmatch(name)) is not None:
             packed[match[1]] = content
         else:
-            raise refusal("it has a member that no snapshot has")
+            raise refusal("it has an unknown member")
     if not parts or len(parts) > MAX_VERSIONS or any(_MANIFEST not in part for part in parts.values()):
         raise refusal("it does not begin with manifests, or has too many")
     return SnapshotFile([Signed(part[_MANIFEST], part.get(_SIGNATURE)) for part in parts.values()], packed)
@@ -119,12 +119,12 @@ def _directory(data: bytes) -> int:
     start: int
     mark, disk, total, length, start, comment = _END.unpack(data[-_END.size :] if valid else bytes(_END.size))
     if mark != b"PK\x05\x06" or comment:
-        raise refusal("it is no zip archive, or has something before or after it")
+        raise refusal("it is not a zip archive, or has other data before or after it")
     if max(disk, total) > _MAX_MEMBERS or length > _MAX_DIRECTORY_BYTES:
-        raise refusal("it has more members than a snapshot may")
+        raise refusal("it has too many members")
     end = len(data) - _END.size
     if start + length != end or data[end - _ZIP64_BYTES : end].startswith(_ZIP64):
-        raise refusal("its directory is not where its end says")
+        raise refusal("its directory is not at the stated place")
     return start
 
 
@@ -132,7 +132,7 @@ def _members(archive: zipfile.ZipFile, data: bytes, directory: int) -> dict[str,
     """Return the archive's members in order; CorruptSnapshot if they overlap, or two have one name."""
     infos = archive.infolist()
     if len(infos) > _MAX_MEMBERS:
-        raise refusal("it has other members than its end says")
+        raise refusal("the number of its members differs from the stated one")
     end = 0
     for info in infos:
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
@@ -145,7 +145,7 @@ def _members(archive: zipfile.ZipFile, data: bytes, directory: int) -> dict[str,
         _, name, more = _LOCAL.unpack_from(data, offset)
         end = offset + _LOCAL.size + name + more + info.file_size
     if end > directory or (infos and infos[0].header_offset):
-        raise refusal("its members overlap, or something is before them")
+        raise refusal("its members overlap, or other data precedes them")
     if len({info.filename for info in infos}) != len(infos):
         raise refusal("it has two members of one name")
     return {info.filename: archive.read(info) for info in infos}
@@ -153,5 +153,5 @@ def _members(archive: zipfile.ZipFile, data: bytes, directory: int) -> dict[str,
 
 def refusal(flaw: str, where: str | None = None) -> CorruptSnapshot:
     return CorruptSnapshot(
-        f"the snapshot is refused whole: {flaw}", where=where, next_step="get the file again from who made it"
+        f"the snapshot is refused whole: {flaw}", where=where, next_step="ask its author for the file again"
     )

@@ -26,8 +26,8 @@ _NAME = "snapshot.nbcache"
 _MOST = 100
 _MARK = "nbcache"
 _TEXT = """\
-This cell carries what torch.compile made of this notebook: nbcache restores it (`%load_ext nbcache`).
-`nbcache inspect` shows what it is and who signed it; `nbcache detach` takes it out."""
+This cell carries the compiled graphs of this notebook: nbcache restores them (`%load_ext nbcache`).
+`nbcache inspect` shows them and their signer; `nbcache detach` removes them."""
 
 
 def snapshots_of(data: bytes) -> tuple[list[bytes], list[CorruptSnapshot]]:

@@ -83,7 +83,7 @@ _LISTINGS = 5
 _ATTEMPTS = 3
 GRACE_SECONDS = 3600.0
 """Seconds from a mark to the removal: longer than any writer takes."""
-_AGAIN = "take the snapshot again, where what it holds is stored: %nbcache snapshot, or nbcache snapshot"
+_AGAIN = "take the snapshot again on a machine that stores its graphs: %nbcache snapshot, or nbcache snapshot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +222,9 @@ class NamedSnapshots:
         draft, changed = merge_into_existing(earlier, build, origin, self._keyring, sign_again=bool(gone))
         if packed_bytes(draft.snapshot) > MAX_SNAPSHOT_BYTES:
             raise SnapshotError(
-                f"this snapshot would take more than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
+                f"this snapshot would be larger than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
                 where=self.where(name),
-                next_step="choose another name, for some of its notebooks",
+                next_step="choose another name for some of its notebooks",
             )
         self._put_missing(draft, name)
         if changed:
@@ -280,7 +280,7 @@ class NamedSnapshots:
         try:
             _check_digest(key, value)
             if name is None:
-                raise refusal("it has no name that a snapshot can have")
+                raise refusal("its name is not a valid name of a snapshot")
             return Version(name, key, read_manifest(value, self._keyring, where=self.where(name)), None)
         except (FormatError, BadSignature) as error:
             return Version(name or "", key, None, self._with_place(error, key))
@@ -289,7 +289,7 @@ class NamedSnapshots:
         """Return a version with its artifacts; remove damaged ones. MissingArtifact if some are missing."""
         sizes = {packed.packed_digest: packed.packed_size for packed in received.snapshot.contents.values()}
         if sum(sizes.values()) > MAX_SNAPSHOT_BYTES or len(sizes) > MAX_ARTIFACTS:
-            raise refusal("its artifacts are longer, or more, than a snapshot's may be", received.where)
+            raise refusal("its artifacts are too many or too long", received.where)
         frames: dict[str, bytes] = {}
         damaged: list[str] = []
         for batch in _batches_by_size(sizes):
@@ -316,7 +316,7 @@ class NamedSnapshots:
 
     def _missing_error(self, gone: int, total: int, where: str) -> MissingArtifact:
         return MissingArtifact(
-            f"{gone} of {total} artifacts of this snapshot are not in the store any more",
+            f"{gone} of {total} artifacts of this snapshot are no longer in the store",
             where=where,
             next_step=_AGAIN,
         )
@@ -325,7 +325,7 @@ class NamedSnapshots:
         return SnapshotError(
             "there is no snapshot of this name",
             where=self.where(name),
-            next_step="`nbcache ls URL` lists those that are",
+            next_step="`nbcache ls URL` lists the snapshots",
         )
 
     def _with_place(self, error: NbcacheError, key: str) -> NbcacheError:
@@ -345,9 +345,9 @@ class NamedSnapshots:
         """
         if next(iter(self.store.keys("ref/")), None) is not None:
             raise ConfigError(
-                "this is the local store of kernels, which keeps its bound by itself",
+                "this is the local store of kernels, which evicts old artifacts by itself",
                 where=self.store.name,
-                next_step="name the store that snapshots were put into",
+                next_step="name the store that has the snapshots",
             )
         present = self._digests(_ARTIFACT)  # before versions, so that newer artifacts stay
         marks = self._marks(self._digests(_DOOMED))
@@ -406,7 +406,7 @@ class NamedSnapshots:
         if not complete:
             problems.append(
                 SnapshotError(
-                    "snapshots were being written all the while",
+                    "others wrote snapshots all the time",
                     where=self.store.name,
                     next_step="run it again",
                 )
@@ -416,7 +416,7 @@ class NamedSnapshots:
 
 def _check_digest(key: str, value: bytes) -> None:
     if sha256(value) != key.rpartition("/")[2]:
-        raise refusal("its manifest does not have the digest that it is named by")
+        raise refusal("its manifest does not match the digest in its name")
 
 
 def _batches_by_size(sizes: Mapping[str, int]) -> Iterator[list[str]]:
@@ -447,9 +447,9 @@ def place(text: str) -> Place | None:
     if "://" not in url and (text.endswith(_FILES) or os.path.exists(os.path.expanduser(text))):
         return None
     if "://" in url and "@" in name and "@" not in url:  # redis://:pass#word@host/0
-        raise _bad_name("after the '#' of a store's URL stands an '@': in a password a '#' is written %23")
+        raise _bad_name("an '@' follows the '#' of the URL: in a password, write %23 for '#'")
     if not name.isprintable() or not all(name.split("/")):
-        raise _bad_name("what is after '#' is no name: parts, joined by '/', of characters that can be seen")
+        raise _bad_name("the text after '#' is not a name: printable characters, in parts joined by '/'")
     if len(name) > _LONGEST or len(_encode_name(name)) > _LONGEST_PART:
         raise _bad_name(
             f"a snapshot's name is too long: {_LONGEST} characters at most, and {_LONGEST_PART} where all "

@@ -61,7 +61,7 @@ def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
     valid, problems = of_notebook(path, b"" if unsaved else read(path, max_bytes=MAX_NOTEBOOK_BYTES), keyring)
     if not valid and not problems:
         raise SnapshotError(
-            "there is no snapshot in this notebook, nor beside it",
+            "there is no snapshot in this notebook or beside it",
             where=str(path),
             next_step="`%nbcache snapshot` in the notebook takes one",
         )
@@ -86,7 +86,7 @@ def destination(dest: str | os.PathLike[str]) -> Path | Place:
     target = _parse(dest)
     if isinstance(target, str):
         raise ConfigError(
-            "a snapshot cannot be put at a web address",
+            "a snapshot cannot be written to a web address",
             where=redacted(target),
             next_step="name a file, or URL#NAME in a store, as in redis://host/0#team/gpt",
         )

@@ -49,7 +49,7 @@ class Received:
         for digest, expected in self.snapshot.contents.items():
             frame = frames.get(expected.packed_digest)
             if frame is None or len(frame) != expected.packed_size:
-                raise refusal(f"the artifact {digest[:16]} is missing, or not what the manifest says")
+                raise refusal(f"the artifact {digest[:16]} is missing, or differs from the manifest")
             packed[digest] = frame
         return replace(self, _packed=packed)
 
@@ -110,7 +110,7 @@ def examine(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[R
             named |= {packed.packed_digest for packed in received.snapshot.contents.values()}
             valid.append(received)
     if not problems and named != file.packed.keys():
-        raise refusal("it holds other artifacts than its manifests name", where)
+        raise refusal("its artifacts are not those that its manifests name", where)
     return valid, problems
 
 
@@ -119,7 +119,7 @@ def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
     with errors_at(where):
         file = decode_file(data)
         if file.packed or len(file.versions) != 1:
-            raise refusal("it holds artifacts or versions where only a manifest belongs")
+            raise refusal("it has artifacts or versions, and may only have a manifest")
         version = file.versions[0]
         return _decode(version, where, *_signer(version, keyring), _MAX_STRANGERS_BYTES)
 
@@ -176,9 +176,9 @@ def _decode(
         raise UntrustedSigner(
             f"its manifest has {size:,} bytes, and of signers who are not trusted here "
             f"{_MAX_STRANGERS_BYTES:,} are read of one file",
-            next_step=f"if you know whose it is: %nbcache trust add {spelled(signer)}"
+            next_step=f"if you know the signer: %nbcache trust add {spelled(signer)}"
             if signer
-            else "have it signed by who made it",
+            else "ask its author to sign it",
         )
     snapshot = decode_snapshot(version.manifest)
     check_bounds(snapshot)
@@ -201,9 +201,9 @@ def check_bounds(snapshot: Snapshot) -> None:
         max(len(manifest.artifacts), len(manifest.graphs)) > MAX_MANIFEST_ARTIFACTS
         for manifest in snapshot.manifests
     ):
-        raise refusal("it names more artifacts than a snapshot may")
+        raise refusal("it names too many artifacts")
     if sum(packed.size for packed in snapshot.contents.values()) > MAX_CONTENT_BYTES:
-        raise refusal("its artifacts are longer than a snapshot's may be")
+        raise refusal("its artifacts are too long")
     for digest, expected in snapshot.contents.items():
         if is_bomb(expected.size, expected.packed_size):
             raise refusal(f"the artifact {digest[:16]} would be more than {MAX_RATIO} times its bytes")

@@ -177,7 +177,7 @@ class DirectoryStore:
         self.path.chmod(0o700)
         self._drop_values()  # values that others wrote meanwhile
         if self._ensure_folder(self.path):
-            raise self._refusal(self.path, "cannot be closed to others: its filesystem keeps no permissions")
+            raise self._refusal(self.path, "cannot be made private: its filesystem has no permissions")
 
     def _drop_values(self) -> None:
         """Rename the folder of values, so that no kernel finds them any longer, and delete it."""

@@ -41,7 +41,7 @@ from nbcache.storage.backends.plain_files import (
 
 PLACES = (
     "give a path, or a URL: redis://, rediss://, redis+cluster://, rediss+cluster://, redis+sentinel://, "
-    "rediss+sentinel://, file://, s3://, gs://, hf://, memory://, or what else fsspec opens"
+    "rediss+sentinel://, file://, s3://, gs://, hf://, memory://, or another scheme of fsspec"
 )
 _VERSION = "v1"
 _TEMPORARY = ".tmp"
@@ -224,7 +224,7 @@ def _check(url: str) -> None:
     try:
         fsspec.get_filesystem_class(protocol)
     except ValueError as error:
-        problem = f"no store is known by the scheme {protocol[:40]!r}"
+        problem = f"there is no store with the scheme {protocol[:40]!r}"
         raise ConfigError(problem, next_step=PLACES) from error  # without the URL: any part may be secret
     except ImportError as error:
         implementation = known_implementations.get(protocol, {})

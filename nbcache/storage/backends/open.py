@@ -42,8 +42,8 @@ def _folder(text: str) -> str:
     is_path = text.startswith(("/", ".", "~")) and not text.startswith("//")  # which lacks a scheme
     if not is_path and not os.path.isdir(text):  # a network path could hang here, so paths are not tested
         raise ConfigError(
-            "this is no URL, and no folder that is there",  # not quoted: it may hold a password
-            next_step="write a host as redis://host, and a folder that is to be made as ./folder",
+            "this is neither a URL nor an existing folder",  # not quoted: it may hold a password
+            next_step="write a host as redis://host, and a new folder as ./folder",
         )
     return os.path.expanduser(text)
 

@@ -154,7 +154,7 @@ def store_error(
         return StoreFull(
             f"{name} has no room: {reason}",
             where=where,
-            next_step="free space there; %nbcache clear --all removes all that is in the local store",
+            next_step="free space there; %nbcache clear --all empties the local store",
         )
     if writing and (isinstance(error, NotImplementedError) or is_forbidden(error)):
         return StoreReadOnly(
@@ -169,7 +169,7 @@ def store_error(
     return StoreUnavailable(
         f"{name} {failure}: {reason}",
         where=where,
-        next_step="check that the place exists and works, and that you have the rights to it",
+        next_step="check that the place exists, and that you may use it",
     )
 
 

@@ -239,7 +239,7 @@ class _Kernels:
         """Drop a stored graph; return an error that makes torch treat it as a miss."""
 
         def drop() -> None:
-            self._session.cache.give_up("inductor", graph, "a kernel of it is not there")
+            self._session.cache.give_up("inductor", graph, "a kernel of it is missing")
             shutil.rmtree(self._codecache.FxGraphCache._get_tmp_dir_for_key(graph), ignore_errors=True)
 
         self._session.attempt("dropping an incomplete graph", drop)

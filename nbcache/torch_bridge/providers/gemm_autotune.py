@@ -108,7 +108,7 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
         hint_override: int | None = None,
     ) -> Any:
         restoring = partial(restore, self, choices, op, inputs, hint_override)
-        keys = session.attempt("restoring what was benchmarked", restoring)
+        keys = session.attempt("restoring benchmark results", restoring)
         if keys is None or benchmark is None:
             return original(self, choices, op, inputs, benchmark, hint_override)
         key, hashes = keys
@@ -121,7 +121,7 @@ def provide_times(codecache: ModuleType, context: Context, patches: Patches) -> 
 
         times: dict[Any, float] = original(self, choices, op, inputs, measure, hint_override)
         by_hash = {hashes[choice]: ms for choice, ms in times.items() if choice in hashes}
-        session.attempt("recording what was benchmarked", partial(record, key, by_hash, measured))
+        session.attempt("recording benchmark results", partial(record, key, by_hash, measured))
         return times
 
     patches.hook(codecache.PersistentCache, "lookup", lookup)

@@ -116,7 +116,7 @@ def section(name: str, facts: Facts, live: Now) -> _Section:
 
 
 def head_blocks(facts: Facts, label: str = "nbcache") -> list[doc.Block]:
-    unknown = "a kernel that cannot tell its notebook" if facts.is_read else _BEING_READ
+    unknown = "a kernel without a known notebook" if facts.is_read else _BEING_READ
     return [doc.Title(label, [one_line(facts.notebook, 60) or unknown, *facts.machine])]
 
 
@@ -179,7 +179,7 @@ def _levels(facts: Facts, live: Now) -> _Section:
 
 
 def _people(facts: Facts, live: Now) -> _Section:
-    nobody = "Nobody whom you trust has published anything of this notebook there."
+    nobody = "No trusted signer has published graphs of this notebook there."
     blocks: list[doc.Block] = [line(text) for text in (facts.people or [nobody])] if live.shared else []
     strangers = [f"{counted(len(facts.strangers), 'signer')} not trusted"] if facts.strangers else []
     for stranger in facts.strangers:

@@ -186,7 +186,7 @@ def render_status(
     first, *more = totals(graphs)
     in_runs = f" in {len(runs)} cell run{'s' if len(runs) > 1 else ''}" if runs else ""
     blocks: list[doc.Block] = [doc.Title("nbcache session", [first + in_runs, *more])]
-    forked = [f"forked from nursery {nursery}", "imports were done ahead"] if nursery else []
+    forked = [f"forked from nursery {nursery}", "imports were done before"] if nursery else []
     facts = [*map(words.store_parts, stores), words.shared_parts(shared), forked]
     facts.append(words.prewarming_parts(prewarming))
     blocks += [line(DOT.join(parts), style=doc.Style.FAINT) for parts in facts if parts]
@@ -233,7 +233,7 @@ def _settings(rows: Sequence[CacheSetting]) -> doc.Table:
         )
         for row in rows
     ]
-    return doc.Table([*columns, doc.Column("what it is for", doc.Wrap.REST)], table)
+    return doc.Table([*columns, doc.Column("meaning", doc.Wrap.REST)], table)
 
 
 def render_checks(checks: Sequence[Check]) -> Rendered:

@@ -27,7 +27,7 @@ _TITLE = 40
 """Characters of a cell's first line that are shown."""
 
 
-MEANS = "What a trusted signer has compiled runs as you, with all your rights, as their code would."
+MEANS = "Code that a trusted signer compiled runs as you, with all your rights."
 COMPARE = "Compare the fingerprint with what they tell you another way."
 """`MEANS` and `COMPARE` are part of each question whether to trust a signer."""
 
@@ -45,7 +45,7 @@ def written_words(name: str, written: Taken) -> str:
     summary = written.summary()
     parts = [f"{one_line(name)} holds {contents_words(written.draft.snapshot)}"]
     parts += [] if summary.changed else ["nothing was new"]
-    parts += [f"{summary.missing} more are not stored any more"] if summary.missing else []
+    parts += [f"{summary.missing} more are no longer stored"] if summary.missing else []
     if summary.left:
         beside = counted(summary.left, "version stands", "versions stand")
         parts.append(f"{beside} beside it, of others or damaged")
@@ -73,7 +73,7 @@ def snapshot_lines(
         lines.append(f"  signed by {who}")
     compiled = list(makers(snapshot).items())
     for fingerprint, maker in compiled[:_MOST_ENVIRONMENTS]:
-        who = "nobody has signed for having compiled"
+        who = "not signed by anyone:"
         if fingerprint:
             who = f"compiled by {signer_words(fingerprint, judge, maker.user, maker.host)}:"
         lines.append(f"  {who} {counted(maker.artifacts, 'artifact')}")
@@ -156,7 +156,7 @@ def left_out(received: Received, judge: Judge) -> list[tuple[str, str]]:
             why = f"{count} not used yet: {short(fingerprint)}, who compiled that, is not trusted here"
             omitted.append((why, "%nbcache trust"))
         except TrustError:
-            why = f"{count} not used: nobody has signed for having compiled that"
+            why = f"{count} not used: nobody has signed them"
             omitted.append((why, "nbcache inspect"))
     if (more := len(omitted) - _MOST_NAMED) > 0:
         omitted[_MOST_NAMED:] = [(f"and of {counted(more, 'more signer')}", "nbcache inspect")]

@@ -28,20 +28,20 @@ _FATES = {
     Fate.USED: "used",
     Fate.CHANGED: "not used: changed since",
     Fate.OTHER: "not used: other versions ran",
-    Fate.LOST: "not there any more",
+    Fate.LOST: "no longer stored",
     Fate.IDLE: "not asked for",
     Fate.UNREACHED: "of cells that have not run",
 }
 _MOST_UNFIT = 4
 _WORDS = {
     Verdict.EDITED: "if unchanged",
-    Verdict.GONE: "not stored any more",
+    Verdict.GONE: "no longer stored",
     Verdict.ELSEWHERE: "of another environment",
     Verdict.BYPASS: "bypassed",
 }
-_EDITED = "of an edited cell those graphs hit that are still the same; the others are compiled"
+_EDITED = "in an edited cell, unchanged graphs hit; torch compiles the others"
 _UNSURE = "if unchanged: a cell that defined the function was edited, or one that called it before is gone"
-_ESTIMATES = "seconds are estimates: what earlier kernels took, else what a hit saves"
+_ESTIMATES = "seconds are estimates: the time that earlier kernels took, else the time that a hit saves"
 _MOST_CELLS = 40
 _MOST_LOST = 8
 _SMALL = 0.005
@@ -51,7 +51,7 @@ _SMALL = 0.005
 def render_stats(stats: Stats, notebook: str = "", *, at: float | None = None) -> Rendered:
     """Return the stats; `notebook` is the name of its file, `at` the present time in Unix seconds."""
     at = time.time() if at is None else at
-    name = f"all of {one_line(notebook, 60)}" if notebook else "all kernels that cannot tell their notebook"
+    name = f"all of {one_line(notebook, 60)}" if notebook else "all kernels without a known notebook"
     blocks = [*_session(stats), *_lifetime(name, stats.notebook, at)]
     if stats.store != stats.notebook:
         blocks += _lifetime("all notebooks", stats.store, at)[:1]
@@ -136,7 +136,7 @@ def _audit(stats: Stats) -> Iterator[str]:
     unused = sorted((graph for graph in stats.stored if graph.why), key=lambda graph: -graph.saves_seconds)
     for graph in unused[:_MOST_UNUSED]:
         saves = f", {duration(graph.saves_seconds)}" if graph.saves_seconds >= 0.1 else ""
-        fate = "changed since" if graph.fate is Fate.CHANGED else "not there any more"
+        fate = "changed since" if graph.fate is Fate.CHANGED else "no longer stored"
         yield f"{fate}: {one_line(graph.function, 60)} {graph.direction.value}{saves}: {graph.why}"
     if (more := len(unused) - _MOST_UNUSED) > 0:
         yield f"and {counted(more, 'more')} (--json has all)"
@@ -198,7 +198,7 @@ def plan_parts(plan: Plan) -> list[str]:
     if plan.problem:
         return [plan.problem]
     if not plan.graphs:
-        return ["nothing that this notebook has compiled is known here"]
+        return ["no compiled graph of this notebook is known here"]
     parts = [f"{plan.hits} of {counted(plan.graphs, 'graph')} expected to hit"]
     if plan.edited:
         parts.append(f"{counted(plan.edited, 'cell')} {'was' if plan.edited == 1 else 'were'} edited since")
@@ -245,7 +245,7 @@ def _remarks(plan: Plan) -> list[str]:
     if plan.gone:
         names = ", ".join(one_line(name, 40) for name in plan.gone[:5])
         more = ", ..." if len(plan.gone) > 5 else ""
-        remarks.append(f"compiled by cells that are not there any more: {names}{more}")
+        remarks.append(f"compiled by cells that no longer exist: {names}{more}")
     if plan.others and plan.graphs:
         remarks.append(f"of {counted(plan.others, 'other cell')} no compile is known")
     if plan.graphs:

@@ -145,16 +145,16 @@ _OPTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "--backend": ("torch.compile's backend; inductor unless given", {"metavar": "B"}),
     "--options": ("options for the backend, as `max_autotune=True triton.cudagraphs=False`", _PAIRS),
     "--device": ("torch's default device while the cell runs: cpu, cuda, cuda:1, …", {"metavar": "D"}),
-    "--name": ("what the report calls this cell", {"metavar": "N"}),
+    "--name": ("name of this cell in the report", {"metavar": "N"}),
     "--require-hit": ("fail the cell if it compiled anything that no cache had", _SWITCH),
-    "--no-save": ("store nothing of what the cell compiles", _OFF | {"dest": "save"}),
+    "--no-save": ("store no graph of this cell", _OFF | {"dest": "save"}),
     "--quiet": ("show no report, unless something went wrong", _SWITCH),
 }
 
 
 _PARSER = _Parser(
     usage=USAGE.replace("%", "%%"),
-    description="Run the cell with torch.compile's caches filled, and report per graph what was hit.",
+    description="Run the cell with nbcache's stored graphs, and report for each graph whether it hit.",
     epilog=_EXAMPLE,
     formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=100),
     add_help=False,

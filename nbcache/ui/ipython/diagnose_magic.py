@@ -90,9 +90,7 @@ def _call_in(expression: str) -> ast.Call:
         raise _wrong(f"`{one_line(expression, 60)}` is no call")
     if any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(tree.func)):
         function = one_line(ast.unparse(tree.func), 60)
-        raise _wrong(
-            f"`{function}` computes what it calls: put all of it into a function, and call that here"
-        )
+        raise _wrong(f"`{function}` computes the function that it calls: call a function around it instead")
     return tree
 
 
@@ -185,7 +183,7 @@ def _findings(diagnosis: Diagnosis) -> Iterator[doc.Line]:
         yield label_line("results", _results(diagnosis.comparison))
         if diagnosis.saved_seconds >= 0.1:
             spent = f"it took {duration(diagnosis.compile_seconds)} now"
-            text = f"{spent}; the table has the time that it takes where nothing is stored"
+            text = f"{spent}; the table has the compile time without stored graphs"
             yield label_line("from caches", text)
     yield from (label_line("note", note) for note in diagnosis.notes)
 

@@ -136,7 +136,7 @@ class Extension:
             self._import_torch()
         if self._problem is not None:
             write("\n".join(self._problem.diagnostics()))
-            write("  nbcache reports on this kernel's graphs, and keeps nothing for the next one")
+            write("  nbcache reports on this kernel's graphs, and stores none for the next one")
 
     def _begin_cell(self, info: Any) -> None:
         self._cells.before(info)
@@ -158,7 +158,7 @@ class Extension:
             with contextlib.suppress(NbcacheError):
                 parts.extend(self._verbs.greeting())
 
-        self.session.attempt("reading what is stored of the notebook", look)
+        self.session.attempt("reading the notebook's stored graphs", look)
 
     def _greet(self, looking: threading.Thread | None, parts: list[str]) -> None:
         if self._problem is None and self.session.settings.report != "never":

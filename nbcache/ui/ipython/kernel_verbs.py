@@ -143,7 +143,7 @@ class Planner:
     def plan_of(self, notebook: str) -> Plan:
         """Return the plan of the notebook at this path; StoreError if the store fails."""
         if not notebook:
-            return Plan(problem="this kernel cannot tell its notebook: %nbcache config notebook=PATH")
+            return Plan(problem="nbcache does not know this kernel's notebook: %nbcache config notebook=PATH")
         try:
             cells = cells_of(read(Path(notebook), max_bytes=MAX_NOTEBOOK_BYTES))
             saved = os.stat(notebook).st_mtime
@@ -165,7 +165,7 @@ class Planner:
         else:
             notes = [f"by the file as it was saved {age}"]
         if current is None and session.shares:
-            notes.append("the shared store is asked as soon as torch is imported")
+            notes.append("nbcache asks the shared store when torch is imported")
         return replace(plan, notes=tuple(notes))
 
     def _from_snapshots(self, unfit: list[Unfit]) -> list[Place]:
@@ -322,7 +322,7 @@ class SnapshotVerbs(Planner):
         context = (self._environment(), self._session.judge, self.sharing.cells)
         lines = [display.arrival_line(version, *context) for version in ordered[:_MOST_ARRIVED]]
         if (more := len(ordered) - _MOST_ARRIVED) > 0:
-            lines.append(f"{counted(more, 'more version')} came along (nbcache inspect)")
+            lines.append(f"{counted(more, 'more version')} found (nbcache inspect)")
         return lines
 
     # --- taking ---------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ class SnapshotVerbs(Planner):
         for received, manifest in restored:
             where = one_line(received.where)
             if manifest is None:
-                lines.append(f"{where} is restored as soon as torch is imported")
+                lines.append(f"{where} is restored when torch is imported")
             else:
                 graphs, artifacts = len(manifest.graphs), len(manifest.digests)
                 counts = f"{counted(graphs, 'graph')}, {counted(artifacts, 'artifact')}"
@@ -447,7 +447,7 @@ class SnapshotVerbs(Planner):
             received = stranger.received
             context = (self._session.environment, self._session.judge, cell_titles(received))
             write("\n".join(display.snapshot_lines(received, *context)))
-            role = "Signer" if stranger.fingerprint == received.signer else "Compiled part of it"
+            role = "Signer" if stranger.fingerprint == received.signer else "Compiled a part of it"
             write(f"\n{MEANS} {COMPARE}\n{role}: {spelled(stranger.fingerprint)}")
             if sure or confirm("Trust this signer from now on? [y/N] ", _TRUST):
                 chosen = name if sure else name or _ask_name(stranger)
@@ -463,11 +463,11 @@ class SnapshotVerbs(Planner):
             raise ConfigError(
                 "no untrusted signer of this notebook has this fingerprint",
                 where=f"{_TRUST} ignore",
-                next_step="%nbcache trust shows who there is",
+                next_step="%nbcache trust shows the signers",
             )
         self.sharing.ignore(matches[0])
         name = spelled(matches[0])
-        line = f"{name} is ignored in this kernel: nothing of theirs is used, nor shown"
+        line = f"{name} is ignored in this kernel: nbcache neither uses nor shows their artifacts"
         return [line, "to trust them after all:", f"{_TRUST} add {name}"]
 
 
@@ -604,12 +604,12 @@ class KernelVerbs(SnapshotVerbs):
         done = self._session.flush(_WAIT_SECONDS)
         client, seconds = self._session.shared_client, f"{time.perf_counter() - began:.2f} s"
         if done or client is None:
-            is_stored = "all is stored" if done else "not all is stored yet"
+            is_stored = "everything is stored" if done else "some graphs are not stored yet"
             return [f"{is_stored}{' and shared' if client else ''} ({seconds})"]
         why = f": {size(waiting)} wait to be written" if (waiting := client.level.figures().waiting) else ""
         if (failure := client.level.failure) is not None:
             why = f": off for now: {one_line(failure.what)}"
-        return [f"not all is shared with {client.level.name} yet ({seconds}){why}"]
+        return [f"some graphs are not yet shared with {client.level.name} ({seconds}){why}"]
 
     def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
         """Return what `clear` or `clear --all` removes, and a function that removes just that, or None."""
@@ -622,7 +622,7 @@ class KernelVerbs(SnapshotVerbs):
         def remove() -> Sequence[str]:
             if _identity(only := self._session.clearing()) != _identity(shown):
                 raise NbcacheError(
-                    "nothing was removed: what is stored of this notebook has changed since it was shown",
+                    "nothing was removed: this notebook's artifacts have changed since they were shown",
                     next_step="ask again, and look at what would go now",
                 )
             return self.clear_all(only)
@@ -646,7 +646,7 @@ class KernelVerbs(SnapshotVerbs):
         if (notebook := session.notebook(timeout=0.0)) and (near := beside(Path(notebook))).exists():
             lines.append(f"  {one_line(near.name)} stays, and is restored when the extension is loaded again")
         if session.shared_client:
-            lines.append(f"  what is shared stays on {session.shared_client.level.name}")
+            lines.append(f"  shared graphs stay on {session.shared_client.level.name}")
         return lines
 
     def _figures(self) -> StoreFigures:
@@ -673,7 +673,7 @@ class KernelVerbs(SnapshotVerbs):
         lines = self.people(client)
         if (failure := client.level.failure) is not None:
             lines += [f"off for now: {one_line(failure.what)}", f"next: {one_line(failure.next_step or '')}"]
-        nobody = ["nobody whom you trust has published anything of this notebook there"]
+        nobody = ["no trusted signer has published graphs of this notebook there"]
         return [f"connected to {client.level.name}", *(f"  {line}" for line in lines or nobody)]
 
     def connect_to(self, url: str) -> SharedClient:
@@ -723,7 +723,7 @@ class KernelVerbs(SnapshotVerbs):
         if session.shared_client is None:
             if name:
                 raise ConfigError(
-                    "a NAME is one in a shared store, and this kernel is connected to none",
+                    "a NAME needs a shared store, and this kernel is not connected to one",
                     where="%nbcache share",
                     next_step="connect first: %nbcache connect redis://host, or share without a NAME",
                 )
@@ -732,14 +732,14 @@ class KernelVerbs(SnapshotVerbs):
             how = f"gets the file {source}, and pastes"
         elif not chosen:
             raise ConfigError(
-                "nbcache cannot find out which notebook this is, so not what to call it",
+                "nbcache does not know which notebook this is, so it has no name for the snapshot",
                 where="%nbcache share",
                 next_step="give it a name: %nbcache share NAME",
             )
         else:
             written = session.snapshot(f"{(self._used or session.settings).shared_url}#{chosen}")
             source = written.where
-            how = "pastes, with a user and password in the URL where it needs them"
+            how = "pastes this, with user and password in the URL if it needs them"
         self._handed_over = self._paste_lines(f"A colleague {how}:", source)
         graphs, artifacts = counted(written.graphs, "graph"), counted(written.artifacts, "artifact")
         first, *more = self._handed_over
@@ -823,7 +823,7 @@ class KernelVerbs(SnapshotVerbs):
 
 def _going_words(only: Clearing) -> str:
     """Return in words what clearing a notebook removes, and what stays because others use it, too."""
-    whose = one_line(os.path.basename(only.notebook)) or "kernels that cannot tell their notebook"
+    whose = one_line(os.path.basename(only.notebook)) or "kernels without a known notebook"
     if not only.manifests:
         return f"nothing is stored of {whose}"
     going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
@@ -873,7 +873,7 @@ def _ask_name(stranger: Stranger) -> str:
     """Ask for the user's name of a signer; the name that the signer chose is only shown."""
     calls = f" (calls itself {one_line(stranger.name, 40)})" if stranger.name else ""
     try:
-        return input(clean(f"What do you call them?{calls} ")).strip()
+        return input(clean(f"Which name do you give this signer?{calls} ")).strip()
     except Exception:  # some front ends answer only once; a name can be set later
         return ""
 
@@ -885,4 +885,4 @@ def confirm(question: str, command: str) -> bool:
     except KeyboardInterrupt:
         return False
     except Exception as error:  # this frontend cannot ask
-        raise UsageError(f"{command}: nobody can be asked here; if you are sure, add --yes") from error
+        raise UsageError(f"{command}: nbcache cannot ask here; if you are sure, add --yes") from error

@@ -136,7 +136,7 @@ class Magics:
         if not action:
             if self._verbs.trust_strangers(sure=arguments.yes, name=name):
                 return None
-            write("nbcache: nothing came along whose signer is not trusted\n")
+            write("nbcache: no snapshot of an untrusted signer is in or beside this notebook\n")
         if action in ("", "list") and not signer:
             return commands.signers(settings)
         if action not in ("add", "remove", "show", "ignore") or not signer:

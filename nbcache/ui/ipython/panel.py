@@ -42,15 +42,15 @@ _LIVE, _SAVED = "nbcache-live-", "nbcache-saved-"
 _SHOWN = (
     ("why", "why", "why the graphs of the last cell missed"),
     ("timeline", "timeline", "where the seconds of each cell went"),
-    ("stats", "stats", "what restoring came to"),
+    ("stats", "stats", "hits, and the seconds that they saved"),
     ("doctor", "doctor", "check all that nbcache needs"),
 )
 _SNAPSHOT_BUTTONS = (
-    ("update", "snapshot", "write it beside the notebook"),
-    ("restore", "restore", "use what the notebook carries"),
-    ("share", "share", "have the line for a colleague"),
+    ("update", "snapshot", "write the snapshot beside the notebook"),
+    ("restore", "restore", "use the snapshot in the notebook"),
+    ("share", "share", "show the line for a colleague"),
     ("verify", "verify", "check lengths, digests, signatures, contents"),
-    ("attach", "attach", "say how it gets into the notebook"),
+    ("attach", "attach", "show how to put it into the notebook"),
 )
 """Label, verb and purpose of each button, as in `_SHOWN`."""
 _MOST_OFFERED = 200
@@ -228,7 +228,7 @@ class Panel:
         self._gatherer = Refresher(self._gather, _FACTS_INTERVAL, "panel-facts")
         self._head, self._live, self._answer = html(), html(), widgets.VBox()
         shown = self.buttons(_SHOWN, button)
-        refresh = button("refresh", "%nbcache panel", "read all of it again", partial(self.ask, facts=True))
+        refresh = button("refresh", "%nbcache panel", "read everything again", partial(self.ask, facts=True))
         self._sections = [_SECTIONS.get(name, Section)(self, name) for name in names]
         layout = {"flex_flow": "row wrap", "justify_content": "space-between"}
         top = widgets.HBox([self._head, row([*shown, refresh])], layout=layout)
@@ -277,7 +277,7 @@ class Panel:
         try:
             facts = self.verbs.facts()
         except Exception as error:  # a bug; its message may quote a secret
-            logger.info("what a panel shows could not be read", exc_info=error)
+            logger.info("reading the values of a panel failed", exc_info=error)
             problem = f"it could not be read ({type(error).__name__}; %nbcache config log=debug says more)"
             facts = replace(self._facts, plan=replace(self._facts.plan, problem=problem))
         with self._lock:
@@ -373,9 +373,9 @@ class Panel:
                 place, buttons = html(f'<div style="{_FITTING}">{message}</div>'), []
                 if question is not None:
                     yes, no = (partial(self._take_answer, question, answer) for answer in (True, False))
-                    buttons.append(button("yes", "", "do what is shown", yes, style="danger"))
+                    buttons.append(button("yes", "", "do it", yes, style="danger"))
                     buttons.append(button("no", "", "do nothing", no))
-                buttons.append(button("close", "", "close what is shown here", partial(self._say, "")))
+                buttons.append(button("close", "", "close this", partial(self._say, "")))
                 self._answer.children = (place, row(buttons))
             for part in previous:
                 close_all(part)
@@ -457,17 +457,19 @@ class _People(Section):
     def _controls(self) -> list[Any]:
         self._url = text("280px", "redis://host, s3://bucket/folder, a folder")
         start = partial(after_typing, self._connect)
-        connect = with_magic("connect", "%nbcache connect URL", "share live with all there", start)
+        connect = with_magic(
+            "connect", "%nbcache connect URL", "share live with all who connect there", start
+        )
         self._connecting = row([self._url, connect])
         stop = partial(self._panel.act, self._verbs.disconnect)
         self._connected = with_magic("disconnect", "%nbcache disconnect", "share no more", stop)
         self._who = dropdown("signer")
-        self._nickname = text("180px", "what you call them")
+        self._nickname = text("180px", "your name for this signer")
         self._who.observe(self._forget_name, "value")
         add, ignore = "%nbcache trust add FINGERPRINT --name NAME", "%nbcache trust ignore FINGERPRINT"
         trust = with_magic("trust…", add, "show what trusting means", partial(after_typing, self._trust))
         act = partial(self._panel.act, lambda: self._verbs.ignore(self._who.value))
-        hide = with_magic("ignore", ignore, "hide them in this kernel", act)
+        hide = with_magic("ignore", ignore, "ignore this signer in this kernel", act)
         self._strangers = row([self._who, self._nickname, trust, hide])
         return [self._strangers, self._connecting, self._connected]
 
@@ -525,8 +527,8 @@ class _Space(Section):
         going, magic = self._verbs.going, "%nbcache clear"
         one = partial(self._panel.ask_first, going, "Remove it?")
         every = partial(self._panel.ask_first, partial(going, everything=True), "Remove it?")
-        of_one = with_magic("this notebook…", magic, "show what of this notebook would go", one)
-        of_all = with_magic("all…", f"{magic} --all", "show what all would go", every)
+        of_one = with_magic("this notebook…", magic, "list what would be removed of this notebook", one)
+        of_all = with_magic("all…", f"{magic} --all", "list everything that would be removed", every)
         return [row([of_one, of_all])]
 
 

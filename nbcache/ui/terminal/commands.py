@@ -146,7 +146,7 @@ def merge(sources: Sequence[str], output: Path, settings: Settings) -> Shown:
     where_from = origin(names.pop() if len(names) == 1 else "", settings)
     draft = build.merge(drafts, where_from)
     if not draft.snapshot.contents:
-        raise next(iter(omitted.values()), SnapshotError("there is nothing in these snapshots"))
+        raise next(iter(omitted.values()), SnapshotError("these snapshots are empty"))
     result = write(output, lambda content: draft, where_from, keyring)
     count = len(result.draft.packed)
     counts = f"{counted(count, 'artifact')} of {counted(len(drafts), 'snapshot')}"
@@ -166,7 +166,7 @@ def snapshot(notebook: Path, dest: str | None, all: bool, settings: Settings) ->
         manifest = next((manifest for manifest in manifests if manifest.artifacts), None)
         if manifest is None:
             raise SnapshotError(
-                "nothing compiled is stored of this notebook, for this environment",
+                "no compiled graph of this notebook is stored for this environment",
                 where=str(notebook),
                 next_step="run it in Jupyter, or by `nbcache warm`; a kernel that cannot tell which notebook "
                 "it runs takes its own: %nbcache snapshot",
@@ -234,7 +234,7 @@ def require_environment(subject: str, baseline: Baseline | None = None) -> Envir
     current = this_environment(baseline)
     if current is None:
         raise SnapshotError(
-            f"{subject} is for one environment, and torch, which tells it, is not installed here",
+            f"{subject} is for one environment, and finding it out needs torch, which is not installed here",
             next_step="run this where the notebook's kernel runs",
         )
     return current
@@ -265,7 +265,7 @@ def status(settings: Settings) -> Shown:
             graphs[manifest.notebook] += len(manifest.graphs)
     lines = [DOT.join([*store_parts(figures), str(settings.dir)])]
     for notebook, count in graphs.most_common():
-        whose = one_line(notebook) or "kernels that cannot tell their notebook"
+        whose = one_line(notebook) or "kernels without a known notebook"
         lines.append(f"  {counted(count, 'graph')} of {whose}")
     return Shown(lines, {"store": asdict(figures), "graphs": dict(graphs)})
 
@@ -318,9 +318,9 @@ def rm(source: str, all_signers: bool, yes: bool, settings: Settings) -> Shown:
     target = destination(source)
     if isinstance(target, Path):
         raise errors.ConfigError(
-            "only what has a name in a store is removed",
+            "only named snapshots in a store can be removed",
             where=source,
-            next_step="write URL#NAME; a file is removed as any other",
+            next_step="write URL#NAME; to remove a file, use rm",
         )
     with open_named(target.url, Keyring(settings.trust_dir)) as snapshots:
         where = snapshots.where(target.name)
@@ -342,7 +342,7 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
         name = snapshots.name
     lines = [f"{name}: removed {counted(done.removed, 'artifact')} that no snapshot named"]
     if done.problems:
-        lines = [f"{name}: nothing was removed, since not every snapshot tells what it names"]
+        lines = [f"{name}: nothing was removed, because some snapshots do not tell which artifacts they use"]
     elif done.due is not None:
         due = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(done.due))
         marked = counted(done.waiting, "more is", "more are")
@@ -351,7 +351,7 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
         )
     lines += [line for problem in done.problems for line in problem.diagnostics()]
     if live.problems:
-        lines.append("of what kernels share live nothing was removed, since not all tell what they use")
+        lines.append("no live entry was removed, because some notebooks do not tell which ones they use")
     else:
         artifacts, publishers = counted(live.artifacts, "artifact"), counted(live.publishers, "publisher")
         unused = f"that no kernel has used for {max_age / 86400:g} days"
@@ -396,7 +396,7 @@ def export_mega(file: Path, source: str | None, settings: Settings) -> Shown:
             raise problems[0]
     bundled = [artifact for artifact in artifacts if mega.fits_in_bundle(artifact)]
     if not bundled:
-        nothing = "there is nothing for a bundle: no graph there fits this machine"
+        nothing = "there is nothing to put into a bundle: no graph there fits this machine"
         raise SnapshotError(nothing, where=source or str(settings.dir))
     data = mega.encode_bundle(bundled)
     update(file, lambda content: data, max_bytes=MAX_SNAPSHOT_BYTES)
@@ -415,7 +415,7 @@ def import_mega(file: Path, assume_same_cpu: bool, yes: bool, settings: Settings
     sound = [artifact for artifact in artifacts if mega.fits_in_bundle(artifact)]
     accepted = [artifact for artifact in sound if assume_same_cpu or not mega.holds_cpu_code(artifact)]
     if accepted and not yes:
-        agree(f"{file} is not signed: what it holds runs as you, with all your rights. Store it? [y/N] ")
+        agree(f"{file} is not signed: its code runs as you, with all your rights. Store it? [y/N] ")
     stored = ArtifactStore(DirectoryStore(settings.dir))
     refs = []
     for artifact in accepted:
@@ -445,7 +445,7 @@ def signers(settings: Settings) -> Shown:
     """Show the user's own key, which the first call creates, and the trusted signers."""
     keyring = Keyring(settings.trust_dir)
     own, trusted = keyring.fingerprint(), keyring.trusted_signers()
-    rows = [(spelled(own), "you: what to tell others")]
+    rows = [(spelled(own), "yours: tell others this fingerprint")]
     rows += [(spelled(signer.fingerprint), f"trusted: {signer.name or NOTHING}") for signer in trusted]
     data = {"own": own, "trusted": [_signer_json(signer) for signer in trusted]}
     return Shown([*aligned(rows, right=()), f"policy: {settings.trust.value}"], data)
@@ -471,7 +471,7 @@ def trust(action: str, signer: str | None, name: str, settings: Settings) -> Sho
     elif action == "remove":
         entry = keyring.remove(signer)
         line = (
-            f"not trusted any more: {spelled(entry.fingerprint)}; kernels that start from now on use nothing "
+            f"no longer trusted: {spelled(entry.fingerprint)}; kernels that start from now on use nothing "
             "that they compiled, whoever passed it on. Restart those that run"
         )
     else:
@@ -491,14 +491,14 @@ def _signer_of(source: str, settings: Settings) -> str:
         return strangers[0]
     if not strangers:
         raise SnapshotError(
-            "nobody else signed this", where=source, next_step="nbcache inspect says whose it is"
+            "only you signed this", where=source, next_step="nbcache inspect shows the signer"
         )
     words = (
         display.signer_words(signer, judge, received.snapshot.user, received.snapshot.host)
         for signer, received in sorted(signed.items(), key=lambda pair: pair[1].standing is Standing.UNKNOWN)
     )
     raise SnapshotError(
-        f"several have signed what is there: {'; '.join(words)}",
+        f"it has versions of several signers: {'; '.join(words)}",
         where=source,
         next_step=f"name one by the fingerprint. {display.COMPARE}",
     )
@@ -615,7 +615,7 @@ def _change(notebook: Path, change: Callable[[Any], int]) -> int:
     """Apply `change` to a notebook that is not open; return its number. If that is 0, write nothing."""
     if (server := opened_by(notebook)) is not None:
         raise SnapshotError(
-            f"this notebook is open, and what is on screen would be saved over it ({server})",
+            f"this notebook is open, and saving it in Jupyter would overwrite the change ({server})",
             where=str(notebook),
             next_step="close it and shut its kernel down, or run `%nbcache snapshot notebook` in it",
         )

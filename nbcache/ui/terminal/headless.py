@@ -115,9 +115,9 @@ def run(
                 done.missed_unchanged = json.loads(run_cell("%nbcache stats --json"))["missed_unchanged"]
             except (CellExecutionError, ValueError) as error:
                 if done.error is None:  # the first error is the one to report
-                    reason = one_line(getattr(error, "evalue", "what it printed did not arrive"))
-                    problem = "all its cells ran, but nbcache could not be asked what they compiled"
-                    next_step = "have its cells leave nbcache loaded, and print and sys.stdout as they are"
+                    reason = one_line(getattr(error, "evalue", "its output did not arrive"))
+                    problem = "all its cells ran, but nbcache did not answer which graphs they compiled"
+                    next_step = "let its cells neither unload nbcache nor replace print or sys.stdout"
                     raise failure(f"{problem}: {reason}", next_step) from error
     except DeadKernelError as error:
         next_step = "run it in Jupyter: a cell ends the kernel, or takes more memory than there is"

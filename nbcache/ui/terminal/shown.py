@@ -65,7 +65,7 @@ def is_snapshot(data: bytes, keyring: Keyring) -> bool:
 def agree(question: str, refusal: str = "nothing was stored") -> None:
     """Ask on the terminal; SnapshotError if the answer is not yes, or the input is no terminal."""
     if not sys.stdin.isatty():
-        raise SnapshotError("nobody can be asked here", next_step="if you are sure, add --yes")
+        raise SnapshotError("nbcache cannot ask here", next_step="if you are sure, add --yes")
     say(question, end="")
     try:
         answer = input()

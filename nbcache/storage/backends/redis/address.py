@@ -102,7 +102,7 @@ class Address:
         if len(hosts) > 1 and not (address.cluster or sentinel):
             raise _wrong("has more than one host: those of a Cluster need redis+cluster://", url)
         if not _PREFIX.fullmatch(address.prefix):
-            raise _wrong("has a prefix that is not of A-Z a-z 0-9 _ . : - alone", url)
+            raise _wrong("has a prefix with other characters than A-Z a-z 0-9 _ . : -", url)
         if address.ttl == 0:
             raise _wrong("has a ttl of 0, which keeps nothing", url)
         return address
@@ -113,7 +113,7 @@ def _host(url: str, host: str, port: int) -> str:
         parts = urlsplit(f"//{host}")
         number = port if parts.port is None else parts.port
     except ValueError as error:
-        raise _wrong("has a port that is no number up to 65535", url) from error
+        raise _wrong("has a port that is not a number up to 65535", url) from error
     if not parts.hostname:
         raise _wrong("has no host", url)
     return f"[{parts.hostname}]:{number}" if ":" in parts.hostname else f"{parts.hostname}:{number}"

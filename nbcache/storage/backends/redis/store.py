@@ -204,7 +204,7 @@ class RedisStore:
                     next_step="name its primary, or its Sentinels by redis+sentinel://",
                 )
             case kinds.AuthenticationError() | kinds.AuthorizationError():
-                fault = "Redis does not take user and password, or the lack of them"
+                fault = "Redis refuses this user and password, or asks for them"
                 step = "check user and password in the URL; they are percent-encoded there"
             case kinds.NoPermissionError():
                 fault, keys = "the user may not do this on Redis", f"{self.address.prefix}:*"
@@ -241,11 +241,11 @@ class RedisStore:
         return self._unavailable(fault, step)
 
     def _garbage_error(self) -> StoreUnavailable:
-        fault = "what answers there does not speak Redis's protocol"
+        fault = "the server there does not speak Redis's protocol"
         return self._unavailable(fault, "check host and port in the URL")
 
     def _crowd_error(self) -> StoreUnavailable:
-        return self._unavailable("Redis lists more names of keys than are held here", _CROWDED)
+        return self._unavailable("Redis lists more keys than nbcache reads", _CROWDED)
 
     def _unavailable(self, fault: str, next_step: str) -> StoreUnavailable:
         return StoreUnavailable(fault, where=self.name, next_step=next_step)
