@@ -81,7 +81,9 @@ def test_a_forked_kernel_is_as_a_fresh_one_and_has_torch_at_once(place: Place, s
     one, other = told
     del other["environ"]["OMP_PROC_BIND"]
     more = {*one.pop("modules")} ^ {*other.pop("modules")}
-    assert {each.partition(".")[0] for each in more} <= {"gc", "multiprocessing", "nbcache"}
+    # Extensions that Cython made, such as CUDA's, share their types in a module that has no spec.
+    more = {name.partition(".")[0] for name in more if not name.startswith("_cython_")}
+    assert more <= {"gc", "multiprocessing", "nbcache"}
     for made_at_import in ("loggers", "warnings"):  # those of what is imported ahead are there already
         assert {*one.pop(made_at_import)} >= {*other.pop(made_at_import)}
     assert {*one["environ"].items()} ^ {*other["environ"].items()} == set()
