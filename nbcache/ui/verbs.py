@@ -34,34 +34,34 @@ def _forms(text: str) -> Forms:
 
 MAGICS = _forms("""
 status [--json]
-    show the session, by cell and graph, and what the store holds; so does `%nbcache` alone
+    show this kernel's graphs by cell, and the size of the local store; `%nbcache` alone does the same
 panel [graphs | timeline | sharing | settings | space]
     show the session, or a part of it, as a live [panel](panels.md) with a button for each verb;
     `timeline` is a report
 graphs [GRAPH [--json]]
-    show the panel of graphs, or the graphs of a function, or the one with torch's compile id, `0/1`,
-    [whole](panels.md#a-graph): why, what differs, guards, the code that torch has generated
+    show the panel of graphs; or all details of [one graph](panels.md#a-graph), by torch's compile id
+    such as `0/1`, or of a function's graphs: differences, guards, generated code
 why [GRAPH] [--json]
-    say of the last cell's graphs, or of those named, [why they missed](why.md), what differs from the
-    nearest stored version, and what to do
+    say for each graph of the last cell, or for the named ones, [why it missed](why.md), what differs
+    from the nearest stored graph, and what to do
 stats [--json]
-    say [what restoring came to](stats.md), for this kernel and for all that are remembered
+    show [hits and saved seconds](stats.md) of this kernel, of this notebook and of all notebooks
 plan [--json]
-    say [what the next run of each cell will hit](stats.md#nbcache-plan), and what it will take
+    show [which graphs the next run of each cell will hit](stats.md#nbcache-plan), and its seconds
 timeline [--json]
     show [where the seconds of each cell went](stats.md#nbcache-timeline), cold beside restored, and how
     many graphs each kernel hit
 diagnose CALL [--mode M] [--runs N] [--json]
-    run a call [eager and compiled](diagnose.md), and put back what it changes: seconds, results, graph
-    breaks, recompiles for other sizes, memory on a GPU, and what to do
+    run a call [eager and compiled](diagnose.md), and undo its changes: seconds, results, graph breaks,
+    recompiles for other sizes, memory on a GPU, and what to do
 config [--json]
     show nbcache's settings and those of [torch's caches](settings.md), and where each value comes from
 config NAME=VALUE …
     change a setting for this kernel
 doctor [--json]
-    [check](troubleshooting.md) all that nbcache needs here, and say what to do where it is not there
+    [check](troubleshooting.md) everything that nbcache needs here, and say what to do about problems
 snapshot [FILE] [--all]
-    write what the present cells use of what is stored, or all, into a [snapshot](snapshots.md), by
+    write the stored graphs that the present cells use, or all, into a [snapshot](snapshots.md), by
     default beside the notebook
 snapshot URL#NAME
     write it into [Redis or an object store](snapshots.md#snapshots-in-redis-and-object-stores)
@@ -72,74 +72,74 @@ restore [SOURCE]
 verify [SOURCE] [--json]
     check the notebook's snapshots in full, or those at a SOURCE, as [in a terminal](#in-a-terminal)
 attach
-    bring the snapshot beside the notebook up to date, and say how it gets into the notebook
+    update the snapshot beside the notebook, and show how to put it into the notebook
 share [NAME] [--json]
-    take a snapshot into the store that this kernel is connected to, or the file beside the notebook,
-    and show what a colleague pastes; where there are widgets, in the [panel](panels.md) of sharing
+    write a snapshot into the connected store, or into the file beside the notebook, and show the line
+    that a colleague pastes; with widgets, in the [panel](panels.md) of sharing
 connect [URL]
-    share what is compiled, [live](shared-level.md), with all who connect to the same store; once
-    connected, `connect` alone says who has published what
+    share compiled graphs [live](shared-level.md) with everybody who connects to the same store; once
+    connected, `connect` alone lists who has published what
 disconnect
-    share no more
+    stop sharing live
 trust [--yes] [--name NAME]
-    show who signed what came with this notebook, and trust them; where there is nobody, show your own
-    fingerprint and whom you trust
+    show the signers of this notebook's snapshots, and ask whether to trust them; without any, show your
+    own fingerprint and the signers that you trust
 trust add SIGNER [--name NAME]
-    trust a signer: a fingerprint, or who signed a snapshot
+    trust a signer: a fingerprint, or a snapshot that the signer has signed
 trust [list | remove SIGNER | show SIGNER]
     as [in a terminal](#in-a-terminal)
 trust ignore SIGNER
-    hide a signer who is not trusted, in this kernel; `trust add` takes that back
+    ignore an untrusted signer in this kernel; `trust add` takes that back
 flush
-    wait, a minute at most, until all that was compiled is stored and, if connected, shared
+    wait, a minute at most, until all compiled graphs are stored and, if connected, shared
 bench [NOTEBOOK | MODULE:FUNCTION] …
     run it cold, with torch's caches and restored, [side by side](benchmark.md), in other processes;
     takes the options of `nbcache bench`
 clear [--yes]
-    remove what is stored of this notebook alone, after asking, and empty torch's folder if nbcache gave
-    it; what other notebooks use as well stays, and what is shared
+    remove this notebook's stored graphs, after asking, and empty torch's folder if nbcache chose it;
+    graphs that other notebooks use stay, and so do shared ones
 clear --all [--yes]
-    remove all that is stored here, of every notebook, after asking
+    remove the stored graphs of all notebooks, after asking
 help
     show this list
 """)
 
 COMMANDS = _forms("""
 snapshot NOTEBOOK [DEST] [--all]
-    write what a notebook's cells use of what is stored here, or all, into the file beside it, another
-    file, or `URL#NAME` in a store
+    write the stored graphs that a notebook's cells use, or all, into the file beside it, another file,
+    or `URL#NAME` in a store
 restore SOURCE
-    put what fits here of trusted snapshots into the local store, so that the next kernel hits
+    store the graphs of trusted snapshots that fit here, so that the next kernel hits
 ls URL
     show the named snapshots in a [store](snapshots.md#snapshots-in-redis-and-object-stores)
 rm URL#NAME [--all-signers] [--yes]
     remove your versions of a named snapshot from its store, or those of all signers
 gc URL [--grace SECONDS] [--unused-days DAYS]
-    remove what no snapshot names, and what kernels shared live and have not used for 30 days
+    remove artifacts that no snapshot uses, and live ones that no kernel has used for 30 days
 inspect SOURCE
-    show what each version of a snapshot holds, who signed and compiled it, and what differs here; cells
-    go by number and first line where the notebook is at hand; nothing of it is used
+    show the contents of each version of a snapshot, who signed and compiled it, and what differs here;
+    shows a cell's number and first line if it finds the notebook; uses no artifact
 verify SOURCE [--traces]
-    check snapshots in full; exit status 1 where none may be used, or one that might be is wrong. With
-    `--traces`, run the notebook SOURCE, and compare its stored [traces](traces.md) with what torch traces
-    now; exit status 1 where one differs, or none is stored
+    check snapshots in full; exit status 1 if none can be used, or if one that could be used is wrong.
+    With `--traces`, run the notebook SOURCE, and compare its stored [traces](traces.md) with new ones;
+    exit status 1 if one differs, or none is stored
 export-mega FILE [--from SOURCE]
-    write the bundle that plain `torch.compiler.load_cache_artifacts` takes: of a trusted snapshot, or
-    of all that is stored here
+    write a bundle for plain torch's `torch.compiler.load_cache_artifacts`, with the graphs of a trusted
+    snapshot or all stored graphs
 import-mega FILE [--assume-same-cpu] [--yes]
-    store what such a bundle holds, after asking: it is not signed
+    store the graphs of such a bundle, after asking, because nobody has signed it
 merge SOURCE … -o OUTPUT
-    write all that trusted snapshots hold into your version of one
+    write the graphs of several trusted snapshots into one that you sign
 attach NOTEBOOK [SNAPSHOT]
     put a snapshot into a notebook that is not open, beside the versions of others
 detach NOTEBOOK
     take the snapshot out of a notebook that is not open
 extract NOTEBOOK [-o OUTPUT]
-    write the snapshots that a notebook carries into a file, by default the one beside it
+    write the snapshots in a notebook into a file, by default the one beside it
 warm NOTEBOOK [--portable BASELINE]
     run a notebook without a person (`pip install '.[run]'`), and write the snapshot beside it
 run NOTEBOOK [--require-hit]
-    run a notebook and show what hit, what was compiled, and all that its kernel warned of
+    run a notebook, and show hits, compiled graphs and the warnings of its kernel
 kernel [install | status | start | stop | uninstall] [--user]
     install, show, start, stop or uninstall the Jupyter kernel that [starts with torch
     imported](kernels.md); `status` also says why the last one was not forked
@@ -147,38 +147,38 @@ bench [NOTEBOOK | MODULE:FUNCTION] …
     run it in fresh kernels, cold, with torch's caches and restored, and print the seconds of each cell
     [side by side](benchmark.md)
 doctor
-    check what kernels that are started from there need; exit status 1 where there is a problem
+    check everything that kernels started from there need; exit status 1 if there is a problem
 status
-    show what the local store holds, by notebook
+    show the size of the local store, and its graphs by notebook
 stats
-    show [what restoring saved](stats.md) in all remembered kernels of all notebooks
+    show [hits and saved seconds](stats.md) of all remembered kernels of all notebooks
 config
     show nbcache's [settings](settings.md), and where each value comes from
 clear [--yes]
-    remove all that is stored here, of every notebook, after asking
+    remove the stored graphs of all notebooks, after asking
 trust [list | add | remove | show] [SIGNER] [--name NAME]
-    show and choose whose snapshots may run here
+    show and choose the signers whose snapshots may run here
 """)
 
 _BESIDE = "default: the file beside the notebook, NOTEBOOK.nbcache"
 _HELP = {
-    "SOURCE": "a snapshot file, a notebook that carries one or has one beside it, a URL, or URL#NAME",
-    "URL": "redis://host/0, s3://bucket/x, a folder, or whatever else a store can be on",
+    "SOURCE": "a snapshot file, a notebook with one in it or beside it, a URL, or URL#NAME",
+    "URL": "redis://host/0, s3://bucket/x, a folder, or another URL of a store",
     "DEST": f"a file, or URL#NAME; {_BESIDE}",
     "SNAPSHOT": _BESIDE,
     "OUTPUT": "the file to write",
-    "SIGNER": "a fingerprint; to add, also a snapshot; else also a name",
-    "--all": "take all that is stored, also what its present cells use no longer",
-    "--all-signers": "remove the versions of others, too",
-    "--assume-same-cpu": "take its CPU graphs, too: made on a CPU and with a compiler like those here",
-    "--from": "default: all that is stored here",
-    "--grace": "what no snapshot names is marked, and removed after so long; default: an hour",
-    "--name": "what you call the signer",
+    "SIGNER": "a fingerprint; for add, also a snapshot; for the others, also a name",
+    "--all": "take all stored graphs, also those that its present cells no longer use",
+    "--all-signers": "also remove the versions of others",
+    "--assume-same-cpu": "also take its CPU graphs: its CPU and compiler equal those here",
+    "--from": "default: all stored graphs",
+    "--grace": "time after which an artifact that no snapshot uses is removed; default: an hour",
+    "--name": "your name for the signer",
     "--portable": "compile CPU code for all CPUs of this kind, instead of for this one",
-    "--require-hit": "exit with 1 where a graph did not hit",
-    "--traces": "run the notebook SOURCE, and compare its stored traces with what torch traces now",
-    "--unused-days": "remove what kernels share live and have not used for so many days; default: 30",
-    "--user": "install it for you, also where this Python's environment is a virtual one",
+    "--require-hit": "exit with 1 if a graph did not hit",
+    "--traces": "run the notebook SOURCE, and compare its stored traces with new ones",
+    "--unused-days": "remove live artifacts that no kernel has used for so many days; default: 30",
+    "--user": "install it for you alone, also if this Python is in a virtual environment",
     "--yes": "do not ask",
 }
 _PATHS = ("NOTEBOOK", "FILE", "OUTPUT", "SNAPSHOT")
