@@ -35,7 +35,7 @@ SPECIAL = (
 @pytest.mark.parametrize(
     ("guard", "action"),
     [
-        ("0/0: s._modules['d'].training == True # return F.dropout(x) # d.py:73", "train and eval"),
+        ("0/0: s._modules['d'].training == True # return F.dropout(x) # d.py:73", "train mode and eval mode"),
         ("0/0: mode == 'mean' # return x.mean() if mode == 'mean' else x # In[3]:1", "nothing: each value"),
         ("0/0: G['m'].name == 'n1'", "nothing: each value"),
         ("0/0: flag == True", "nothing: each value"),
@@ -44,21 +44,21 @@ SPECIAL = (
         ("0/0: len(L) == 3 # def f(x, L): return x * len(L) # In[3]:1 in f", "keep the length"),
         ("0/1: len(d) != 2", "keep the length"),
         ("3/0: not out # out.append(1) # In[11]:2 in g", "keep the length"),
-        ("2/0: len(self.state[list(dict.keys(self.state))[0]]) != 0", "makes its state in the first step"),
+        ("2/0: len(self.state[list(dict.keys(self.state))[0]]) != 0", "creates its state in step one"),
         ("0/0: not ___dict_contains('s', d)", "the same keys"),
         ("0/0: set.__contains__(s, 'a')", "the same keys"),
         ("0/0: not hasattr(c, 'z')", "before the first call"),
         ("0/1: s.step == 1 # s.step += 1 # In[3]:2 in forward (HINT: ...)", "make the attribute a tensor"),
-        ("0/0: G['steps'] == 3", "make it a tensor, where it is only calculated with"),
-        ("0/0: k == 2", "torch takes it as a variable from now on"),
-        ("0/0: G['lr'] == 0.5", "torch takes it as a variable from now on"),
-        ("0/1: k == 3 # for _ in range(k): # In[3]:2 in f", "else each value has a version"),
+        ("0/0: G['steps'] == 3", "make it a tensor, if the code only computes with it"),
+        ("0/0: k == 2", "torch treats it as a variable from now on"),
+        ("0/0: G['lr'] == 0.5", "torch treats it as a variable from now on"),
+        ("0/1: k == 3 # for _ in range(k): # In[3]:2 in f", "else each value has its own version"),
         ("2/0: self.param_groups[0]['lr'] == 0.1 # for group in self.param_groups:", "lr=torch.tensor"),
         ("2/1: self.param_groups[0]['momentum'] == 0.9", "nothing: each value"),
         ("0/0: GLOBAL_STATE changed: default_dtype", "in the same mode each time: default dtype"),
         ("0/1: GLOBAL_STATE changed: autocast(cpu)_enabled grad_mode", "autocast(cpu) enabled, grad mode"),
         ("0/0: tensor 'x' dtype mismatch. expected Float, actual Double", "cast it before the call"),
-        ("0/0: tensor 'x' rank mismatch. expected 2, actual 3", "as many dimensions"),
+        ("0/0: tensor 'x' rank mismatch. expected 2, actual 3", "the same number of dimensions"),
         ("0/0: tensor 'x' stride mismatch at index 0. expected 8, actual 16", "such as x.contiguous()"),
         ("0/0: tensor 'x' size mismatch at index 1. expected 4, actual 6", "mark_dynamic(x, 1)"),
         ("0/0: tensor 'b['x']' size mismatch at index 0. expected 4, actual 6", "dynamic=True"),
@@ -67,12 +67,12 @@ SPECIAL = (
         ("0/1: (x.size()[0] % 2) == 0 # if x.shape[0] % 2 == 0: # In[3]:2 in f", "nothing: the code asks"),
         ("0/1: 6 <= x.size()[0] # if x.shape[0] > 5: # In[3]:2 in f", "nothing: the code asks"),
         (f"0/0: tensor 'm._parameters['b']' size mismatch at index 0. {ON_PARAMETER}", "nothing: each size"),
-        (f"0/0: tensor 's._parameters['w']' requires_grad mismatch. {ON_PARAMETER}", "if you have frozen it"),
+        (f"0/0: tensor 's._parameters['w']' requires_grad mismatch. {ON_PARAMETER}", "if you froze it"),
         ("0/0: tensor 'x' requires_grad mismatch. expected requires_grad=0", "x.detach()"),
         (f"0/0: expected type of 'x' to be a tensor type, ' but found <class '{PARAMETER}'>", "x.detach()"),
-        ("0/0: expected type of 'm' to be a tensor type, ' but found <class 'NoneType'>", "and without it"),
+        ("0/0: expected type of 'm' to be a tensor type, ' but found <class 'NoneType'>", "with and without the argument"),
         ("0/0: expected type of 'x' to be a tensor type, ' but found <class '__main__.T'>", "the same class"),
-        ("0/0: mask is None # return x if mask is None else x * mask # In[3]:1", "and without it"),
+        ("0/0: mask is None # return x if mask is None else x * mask # In[3]:1", "with and without the argument"),
         ('0/0: Duplicate tensors found: ["x", "y"]', "x.clone()"),
         ("0/0: x is y # return x * y # In[3]:1 in f", "x.clone()"),
         (KEY_SET + "DispatchKeySet(CPU, BackendSelect)", "torch.inference_mode()"),
@@ -83,9 +83,9 @@ SPECIAL = (
         ("0/0: ___check_type_id(k, 140259208033088), type=<class 'list'>", "type each time, such as list"),
         ("0/1: ___check_type_id(G['LR'], 140259208033088), type=<class 'float'>", "if it is a tensor now"),
         ("0/0: BACKEND_MATCH failure: torch.compile detected different backend callables.", "one backend"),
-        ("0/0: Cache line invalidated: L['m'] got deallocated", "make the model and its optimizer once"),
-        ("0/0: something new", "keep what the guard asks for"),
-        ("", "keep what the guard asks for"),
+        ("0/0: Cache line invalidated: L['m'] got deallocated", "create model and optimizer once"),
+        ("0/0: something new", "keep the value that the guard checks"),
+        ("", "keep the value that the guard checks"),
     ],
 )
 def test_each_guard_has_the_action_that_helps(guard: str, action: str) -> None:
@@ -104,7 +104,7 @@ def test_each_guard_has_the_action_that_helps(guard: str, action: str) -> None:
         (f"{SKIPPED} Python builtin `_warnings.warn`.", "warn outside"),
         (f"{SKIPPED} builtin `<unknown module>.Random.random.` This function is either", "torch.rand"),
         ("Attempted to copy.deepcopy a tensor: Dynamo does not support copy.deepcopy()", "clone()"),
-        ("Attempted to use `torch.nn.Parameter()` constructor with Dynamo", "outside of what is compiled"),
+        ("Attempted to use `torch.nn.Parameter()` constructor with Dynamo", "outside the compiled function"),
         ("Call to `torch._dynamo.graph_break()`: User-inserted graph break. Message: None", "take the call"),
         ("torch cannot trace the built-in `open`", "custom operator"),
         ("something new (In[3]:5)", "move it out of the compiled function"),
@@ -124,9 +124,9 @@ def test_a_graph_that_differs_and_was_compiled_again_has_the_better_advice_of_bo
     grows = Difference("constant out[0]", "not a constant", "1")
     assert action("0/1: len(out) == 1", grows).startswith("keep the length")
     state = "5/0: len(self.state[list(dict.keys(self.state))[0]]) != 0"
-    assert "in the first step" in action(state, Difference("inputs", "2", "3"))
+    assert "creates its state in step one" in action(state, Difference("inputs", "2", "3"))
     value = Difference("constant k", "2.0", "not a constant")
-    assert "no other value compiles again" in action("0/0: k == 2.0", value)
+    assert "other values do not compile again" in action("0/0: k == 2.0", value)
 
     rate = Difference("constant self.param_groups[0]['lr']", "0.1", "not a constant")
     guard, put = (
@@ -135,7 +135,7 @@ def test_a_graph_that_differs_and_was_compiled_again_has_the_better_advice_of_bo
     )
     own = "Call to `torch._dynamo.graph_break()`: User-inserted (/site-packages/torch/optim/optimizer.py:79)"
     assert "lr=torch.tensor" in action(guard, rate, put, reason=own)
-    assert "no other value compiles again" in action(guard, rate, reason=own)
+    assert "other values do not compile again" in action(guard, rate, reason=own)
 
 
 def test_where_the_line_is_known_nothing_else_has_to_show_it() -> None:

@@ -62,8 +62,8 @@ def test_dynamic_sizes_are_recommended_only_where_they_spare_a_recompile() -> No
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (compiled(20), "do not compile it as it is: 0.50 x, so it gets slower"),
-        (compiled(10), "do not compile it as it is: 1.0 x, so there is nothing to gain"),
+        (compiled(20), "do not compile it in this form: 0.50 x, so it gets slower"),
+        (compiled(10), "do not compile it in this form: 1.0 x, so there is nothing to gain"),
         (
             replace(compiled(7), eager=timing(10, spread=0.4)),
             "measure it with more --runs: 1.4 x, but single calls vary more than that",
@@ -82,11 +82,11 @@ def test_dynamic_sizes_are_recommended_only_where_they_spare_a_recompile() -> No
         ),
         (
             compiled(5, comparison=APART),
-            "find out why results differ before you use it compiled: output['logits']: Greatest",
+            "find out why results differ before you use the compiled function: output['logits']: Greatest",
         ),
         (
             replace(DIAGNOSIS, failure="BackendCompilerFailed: no"),
-            "do not compile it as it is: torch.compile fails: BackendCompilerFailed: no",
+            "do not compile it in this form: torch.compile fails: BackendCompilerFailed: no",
         ),
         (
             compiled(5, recompiles=(RESTLESS, replace(RESTLESS, settled=True))),
@@ -96,7 +96,7 @@ def test_dynamic_sizes_are_recommended_only_where_they_spare_a_recompile() -> No
             compiled(5, recompiles=(replace(RESTLESS, settled=True),)),
             "compile it with mode='default'",
         ),
-        (compiled(5, graphs=0), "there is no graph in it that torch.compile could compile"),
+        (compiled(5, graphs=0), "it has no graph that torch.compile could compile"),
     ],
 )
 def test_there_is_one_recommendation_for_what_was_found(found: Diagnosis, said: str) -> None:

@@ -116,7 +116,7 @@ def test_why_names_every_difference_and_one_thing_to_do(run_cells: RunCells) -> 
     said = shown(done, 5)
     assert "differs: constant lr: 0.001 before, 0.0003 now" in said
     assert "differs: constant in the graph: mul.Tensor(_, 0.001) before, mul.Tensor(_, 0.0003) now" in said
-    assert "next: make it a tensor, where it is only calculated with" in said
+    assert "next: make it a tensor, if the code only computes with it" in said
     (row,) = json.loads(printed(done, 6))["graphs"]
     assert row["differences"][0] == {"what": "constant lr", "before": "0.001", "now": "0.0003", "where": ""}
     assert (

@@ -371,7 +371,7 @@ def test_stats_and_plan_have_something_to_say_where_nothing_has_compiled_and_no_
     assert stats.startswith("nbcache stats · this kernel · nothing compiled")
     assert "nbcache does not know this kernel's notebook: %nbcache config notebook=PATH" in unknown
     assert "absent.ipynb · there is no such file: save the notebook first" in missing
-    assert "broken.ipynb · this is no notebook that can be read" in unreadable
+    assert "broken.ipynb · this is not a readable notebook" in unreadable
     assert json.loads(plan)["problem"] and json.loads(plan)["cells"] == []
     assert json.loads(figures)["session"]["graphs"] == 0
 

@@ -196,7 +196,7 @@ def recommendation(diagnosis: Diagnosis) -> str:
 def _advice(diagnosis: Diagnosis) -> Iterator[str]:
     eager, compiled, breaks = diagnosis.eager, diagnosis.compiled, diagnosis.breaks
     comparison = diagnosis.comparison
-    not_now = "do not compile it as it is"
+    not_now = "do not compile it in this form"
     if compiled is None:
         yield f"{not_now}: torch.compile fails: {diagnosis.failure}"
         return
@@ -206,12 +206,12 @@ def _advice(diagnosis: Diagnosis) -> Iterator[str]:
     restless = [recompile for recompile in diagnosis.recompiles if not recompile.settled]
     if comparison.agreement is Agreement.DIFFERENT:
         difference = f"{comparison.place}: {comparison.message}"
-        yield f"find out why results differ before you use it compiled: {difference}"
+        yield f"find out why results differ before you use the compiled function: {difference}"
     elif restless:
         function, cause = restless[0].function, f"{restless[0].guard}: {restless[0].action}"
         yield f"keep {function} from being compiled again at each call: {cause}"
     elif not diagnosis.graphs and not breaks:
-        yield "look at what it does: there is no graph in it that torch.compile could compile"
+        yield "look at the function: it has no graph that torch.compile could compile"
     elif is_faster(compiled, eager):
         cost = f"{duration(diagnosis.cold_seconds)} to compile"
         pays = counted_calls(diagnosis.pays_after or 1)

@@ -48,7 +48,7 @@ def cells_of(data: bytes) -> tuple[NotebookCell, ...]:
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         return tuple(_cell(cell, position) for position, cell in enumerate(code, 1))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise FormatError("this is no notebook that can be read", next_step="save the notebook") from error
+        raise FormatError("this is not a readable notebook", next_step="save the notebook") from error
 
 
 def _cell(cell: Mapping[str, object], position: int) -> NotebookCell:

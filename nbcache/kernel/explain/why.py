@@ -12,22 +12,22 @@ from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import RESUMED, Difference, Explanation, GraphRecord, bare_name
 from nbcache.kernel.explain.guards import recompile_action, tells_more
 
-NOTHING_TO_DO = "nothing: where it is stored, the next kernel finds it"
+NOTHING_TO_DO = "nothing: the next kernel finds it in the store"
 _UNTRUSTED = "whom you do not trust"
 """The words in the reason of a miss for a stranger's graph."""
 
 _BREAKS = (
     ("[Tt]riton|user.defined kernel", "make it a torch.library.triton_op, and call it by wrap_triton"),
     (r"backward\(\)|Optimizer\.", "compile only the loss: call backward() and the optimizer outside"),
-    (r"torch\.nn\.Parameter\(\)", "make the parameter or the optimizer outside of what is compiled"),
+    (r"torch\.nn\.Parameter\(\)", "create the parameter or the optimizer outside the compiled function"),
     ("_local_scalar_dense", "keep it a tensor; draw random numbers by torch.rand in place of NumPy's"),
-    (r"aten\.(equal|allclose)\b", "compare tensors by torch.where, or outside of what is compiled"),
+    (r"aten\.(equal|allclose)\b", "compare tensors by torch.where, or outside the compiled function"),
     ("Dynamic shape", "set torch._dynamo.config.capture_dynamic_output_shape_ops = True, or use torch.where"),
     ("asks for the value of a tensor|[dD]ata.dependent|generic_jump", "use torch.where or torch.cond"),
     (r"tolist\(\) with non-integer", "keep it a tensor"),
     (r"item\(\)|list\(\)|scalar", "keep it a tensor, or set torch._dynamo.config.capture_scalar_outputs"),
     (r"\bprint\b|\blogging\b", "print after the compiled function, or not at all"),
-    (r"_warnings\.warn`", "warn outside of the compiled function"),
+    (r"_warnings\.warn`", "warn outside the compiled function"),
     ("[Cc]ontext manager|with block", "enter the context around the compiled function"),
     (r"autograd\.Function", "give it static methods and setup_context, or use torch.library.custom_op"),
     (r"\bRandom\.\w+", "draw random numbers by torch.rand"),
@@ -42,15 +42,15 @@ _BREAK_IN_TORCH = re.compile(r"graph_break\(\).*[/\\]torch[/\\]\w+[/\\]")
 _BYPASSES = (
     ("does not use torch's caches", "compile with backend='inductor'"),
     ("cannot tell what this graph depends on", "call plain functions and custom operators only"),
-    ("hook", "register the hook outside of what is compiled"),
+    ("hook", "register the hook outside the compiled function"),
     ("[Tt]riton", "define the kernel in a module, so that its source can be read"),
     ("[Dd]ynamic|[Ss]ymbolic|[Uu]nbacked", "compile for fixed shapes: dynamic=False"),
     ("", "nothing: torch does not cache such a graph"),
 )
 _MISSES = (
-    ("^inputs$", "nothing, if the model has changed; else see what the function closes over"),
+    ("^inputs$", "nothing, if the model has changed; else check the variables that the function uses"),
     ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
-    ("^(torch|triton|python|device|cpu|compiler)( |$)", "nothing: each environment has its own, stored now"),
+    ("^(torch|triton|python|device|cpu|compiler)( |$)", "nothing: each environment stores its own graph"),
     ("^threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
     ("", NOTHING_TO_DO),
 )
@@ -59,7 +59,7 @@ _NUMBER = re.compile(r"-?(\d|inf|nan)")
 _NO_CONSTANT = "not a constant"
 _GRAD = ", requires grad"
 _OR_BOTH = "or keep both: each is stored"
-_EACH_VALUE = "nothing: each value has a graph of its own"
+_EACH_VALUE = "nothing: each value has its own graph"
 
 
 def next_action(graph: GraphRecord) -> str:
@@ -73,7 +73,7 @@ def next_action(graph: GraphRecord) -> str:
     if graph.outcome is Outcome.BYPASS:
         return _first_match(_BYPASSES, graph.reason or "")
     if graph.outcome is Outcome.DISABLED:
-        return "switch the cache on: %nbcache config shows which setting it is"
+        return "turn the cache on: %nbcache config shows the setting"
     if graph.outcome is Outcome.HIT:
         return "nothing: it was there"
     return "trust who signed it: %nbcache trust" if _UNTRUSTED in (graph.reason or "") else NOTHING_TO_DO
@@ -94,26 +94,26 @@ def _miss_action(differences: Sequence[Difference]) -> str:
     if kind == "input":
         return _input_action(first.before, first.now)
     if first.what == "sizes" and first.now == "dynamic":
-        return "nothing: it is for more sizes than one now, and the next kernel finds it"
+        return "nothing: this graph serves several sizes, and the next kernel finds it"
     return _first_match(_MISSES, first.what)
 
 
 def _constant_action(name: str, first: Difference, in_graph: bool) -> str:
     """Return what to do about a constant; `in_graph`: whether the graph has another one now."""
     if name.endswith(".training"):
-        return "nothing: train and eval each have a graph of their own"
+        return "nothing: train mode and eval mode have a graph each"
     values = [value for value in (first.before, first.now) if value != _NO_CONSTANT]
     if not values or not all(_NUMBER.match(value) for value in values):
         return _EACH_VALUE  # a flag, say
     if first.now == _NO_CONSTANT and not in_graph:
-        return "nothing: it is a variable in this graph, and no other value compiles again"
+        return "nothing: it is a variable in this graph, so other values do not compile again"
     if name.endswith("['lr']") and "param_groups" in name:
         return "give it to the optimizer as a tensor: lr=torch.tensor(0.001)"
     if "param_groups" in name:
         return _EACH_VALUE  # as tensors, most make torch leave the step to Python
     if "." in name or "[" in name:
-        return f"{_EACH_VALUE}; as a tensor it need not compile again, where it is only calculated with"
-    return "make it a tensor, where it is only calculated with: another value need not compile again"
+        return f"{_EACH_VALUE}; as a tensor it need not compile again, if the code only computes with it"
+    return "make it a tensor, if the code only computes with it: another value then need not compile again"
 
 
 def _input_action(old: str, new: str) -> str:
@@ -124,12 +124,12 @@ def _input_action(old: str, new: str) -> str:
     if old.partition(" on ")[2] != new.partition(" on ")[2]:
         return f"keep it on one device, {_OR_BOTH}"
     if old.partition("]")[0] == new.partition("]")[0]:
-        return f"call it with tensors laid out alike, such as x.contiguous(), {_OR_BOTH}"
+        return f"call it with one memory layout, such as x.contiguous(), {_OR_BOTH}"
     old_sizes, new_sizes = (value.partition("[")[2].partition("]")[0].split(", ") for value in (old, new))
     if len(old_sizes) != len(new_sizes):
-        return f"call it with as many dimensions each time, {_OR_BOTH}"
+        return f"call it with the same number of dimensions each time, {_OR_BOTH}"
     if any(one != two and {one, two} & {"0", "1"} for one, two in zip(old_sizes, new_sizes, strict=True)):
-        return "keep both: each is stored; torch compiles sizes 0 and 1 apart, also with dynamic=True"
+        return "keep both: each is stored; torch compiles sizes 0 and 1 separately, also with dynamic=True"
     return "keep the shapes, or compile with dynamic=True, or call torch._dynamo.mark_dynamic(x, dim)"
 
 
