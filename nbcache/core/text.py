@@ -7,7 +7,8 @@ from collections.abc import Container, Sequence
 
 NOTHING = "–"
 DOT = " · "
-TEXT_LIMIT = 2_000
+LIMIT = 2_000
+"""The usual length to which a text is cut."""
 _LONGEST_LINE = 10_000
 _CHAINED = re.compile(r"::(?=[a-z][\w+.-]*(?:://|::))")
 
@@ -77,7 +78,7 @@ def clean(text: str) -> str:
     return "\n".join(f"{line[:_LONGEST_LINE]}..." if len(line) > _LONGEST_LINE else line for line in lines)
 
 
-def one_line(text: str, limit: int = TEXT_LIMIT) -> str:
+def one_line(text: str, limit: int = LIMIT) -> str:
     """Return `text` on one line, without control characters, cut with `...` beyond `limit` characters."""
     line = printable(" ".join(text.split()))
     return line if len(line) <= limit else line[: limit - 3].rstrip() + "..."

@@ -112,18 +112,16 @@ class Sharing:
         """Return the errors of snapshots that are not used, up to a bound."""
         return self._problems[:_MOST_PROBLEMS]
 
-    def current_snapshots(self) -> list[Received]:
+    def snapshots(self) -> list[Received]:
         """Return the received snapshots, each with the present standing of its signer."""
         with self._lock:
             received = list(self._received.values())
         return [self._with_standing(version) for version in received]
 
     def shown_snapshots(self) -> list[Received]:
-        ignored = self._ignored
+        muted = self._ignored
         return [
-            one
-            for one in self.current_snapshots()
-            if one.standing is not Standing.UNKNOWN or one.signer not in ignored
+            one for one in self.snapshots() if one.standing is not Standing.UNKNOWN or one.signer not in muted
         ]
 
     def forget(self) -> None:
@@ -136,7 +134,7 @@ class Sharing:
         if (environment := self._session.environment) is None:
             return
         try:
-            snapshots = self.current_snapshots()
+            snapshots = self.snapshots()
         except NbcacheError:  # keys cannot be read, as another notice says
             return
         for received in snapshots:
@@ -179,7 +177,7 @@ class Sharing:
     def restore_all(self, environment: Environment) -> None:
         """Restore all received snapshots that may be used."""
         self.wait_for_look(_LOOK_SECONDS)
-        for received in self.current_snapshots():
+        for received in self.snapshots():
             try:
                 manifest = self._adopt(received, environment)
                 logger.debug("%s: %d artifacts may be used", received.name, len(manifest.artifacts))
@@ -243,7 +241,7 @@ class Sharing:
     def strangers(self) -> list[Stranger]:
         """Return the untrusted signers of snapshots, and the untrusted makers in those of trusted signers."""
         strangers: dict[str, Stranger] = {}
-        for received in self.current_snapshots():
+        for received in self.snapshots():
             if received.standing is Standing.UNKNOWN:
                 stranger = Stranger(received.signer, received.snapshot.user, received)
                 strangers.setdefault(received.signer, stranger)

@@ -104,7 +104,7 @@ class CacheFolder:
             if not portable:  # else the baseline is in torch's keys
                 _warn_of_other_cpus(session, Path(self._expected), current)
             return
-        folder, notices = choose_folder(_name(session, current), self._own_folder())
+        folder, notices = choose_folder(_folder_name(session, current), self._own_folder())
         for notice in notices:
             session.notice(notice)
         earlier, self._given = self._given, folder or self._last_resort()
@@ -158,7 +158,7 @@ class CacheFolder:
         """Return whether the trusted signers have changed, so that torch needs another folder."""
         if self._given is None:
             return self._expected is not None and _holds_others(session, Path(self._expected))
-        return self._given.name != _name(session, current)
+        return self._given.name != _folder_name(session, current)
 
     def clear(self) -> None:
         """Empty nbcache's folders for torch, for all environments."""
@@ -270,7 +270,7 @@ def _is_automatic(folder: Path) -> bool:
     return folder == Path(tempfile.gettempdir(), default)
 
 
-def _name(session: Session, current: Environment) -> str:
+def _folder_name(session: Session, current: Environment) -> str:
     return f"{current.digest[:16]}{session.judge.folder_suffix()}"
 
 

@@ -301,6 +301,8 @@ _IMMUTABLES = (tuple, frozenset, range, slice)
 
 
 class SourceValues:
+    """The values of sources in a frame; RUNS for a source that only user code can evaluate."""
+
     def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
         """`frame` has the locals and `scope` the globals; `env` has the names that torch's guards use."""
         self._names = {**env, "L": frame, "G": scope}
@@ -512,8 +514,8 @@ _RULES = (
 )
 
 
-def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, one_graph: bool) -> str:
-    """Return the key of a frame, which includes the digest `of_packages`; NoTrace if it can have no trace."""
+def key_of(torch: ModuleType, frame: Frame, backend: Any, packages_digest: str, *, one_graph: bool) -> str:
+    """Return the key of a frame, which includes `packages_digest`; NoTrace if it can have no trace."""
     kinds: dict[str, Any] = {name: type(value) for name, value in frame.values.items()}
     parts = [
         code_digest(frame.code),
@@ -523,7 +525,7 @@ def key_of(torch: ModuleType, frame: Frame, backend: Any, of_packages: str, *, o
         *_in_force(torch),
         *_settings(),
         *_rules(torch),
-        *([of_packages] if of_packages else []),
+        *([packages_digest] if packages_digest else []),
     ]
     return sha256("\n".join(parts).encode("utf-8", "surrogatepass"))
 

@@ -246,9 +246,9 @@ class Traces:
 
     def _key(self, frame: Frame, backend: Any, one_graph: bool) -> str:
         try:
-            if (of_packages := self._dependencies.any_graph_digest()) is None:
+            if (packages_digest := self._dependencies.any_graph_digest()) is None:
                 raise NoTrace("your code is part of the compiler")
-            return key_of(self._torch, frame, backend, of_packages, one_graph=one_graph)
+            return key_of(self._torch, frame, backend, packages_digest, one_graph=one_graph)
         except (NoTrace, Unknown, RecursionError) as why:
             self._log_refusal(frame.code, why)
         except Exception as error:
@@ -276,7 +276,7 @@ class Traces:
         if (trial := self._here.trial) is not None:
             yield from () if trial.artifact is None else [(trial.artifact, True)]
             return
-        stored, digests = self._session.find(_TYPE, call.key), self._reruns.traces(call.key, call.place)
+        stored, digests = self._session.find(_TYPE, call.key), self._reruns.traces_at(call.key, call.place)
         fitting = [artifact for artifact in stored if artifact.digest in digests]
         different = [artifact for artifact in stored if artifact.digest not in digests]
         yield from ((artifact, True) for artifact in fitting[:_MOST_CANDIDATES])
@@ -490,7 +490,7 @@ class Reruns:
             self._counts[key] += 1
             return ran and sha256(f"{key} {ran} {self._counts[key]}".encode())
 
-    def traces(self, key: str, place: str) -> Set[str]:
+    def traces_at(self, key: str, place: str) -> Set[str]:
         stored = self._session.find(RERUN, key)
         with self._lock:
             lines = self._lines.setdefault(key, {})

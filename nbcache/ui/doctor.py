@@ -381,7 +381,7 @@ def _keys(keyring: Keyring) -> Checks:
 def _snapshots(sharing: Sharing, current: Environment | None) -> Checks:
     if not sharing.wait_for_look(_LOOK_SECONDS):
         yield _note("those of this notebook are still being looked for", "ask again in a moment", "snapshot")
-    problems, arrived = sharing.problems(), sharing.current_snapshots()
+    problems, arrived = sharing.problems(), sharing.snapshots()
     for error in problems:
         yield _problem(str(error), error.next_step or "take it again, or remove it", "snapshot")
     for received in arrived:

@@ -113,7 +113,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(store: MemoryStore) ->
                     session.cache.keys_of("inductor", 2 * SECONDS) == []
                     and session.notebook(2 * SECONDS) == ""
                     and sharing.wait_for_look(2 * SECONDS)
-                    and sharing.current_snapshots() == []
+                    and sharing.snapshots() == []
                 )
             )
         assert time.monotonic() - began < SECONDS

@@ -102,7 +102,7 @@ def test_trust_that_is_taken_back_counts_at_once(ada: Person, bob: Person) -> No
     keys = Keyring(bob.keys)
     keys.add(Keyring(ada.keys).own() or "")
     session, bridge, sharing = bob.session()
-    (received,) = sharing.current_snapshots()
+    (received,) = sharing.snapshots()
     assert received.standing is Standing.TRUSTED
     keys.remove(received.signer)
     sharing.forget()
@@ -128,7 +128,7 @@ def test_of_several_snapshots_in_a_notebook_the_good_ones_count(
     session, bridge, sharing = bob.session()
     bridge.compile("mine")
     assert outcomes(session) == [Outcome.HIT]
-    assert len(sharing.current_snapshots()) == 2
+    assert len(sharing.snapshots()) == 2
     assert len(sharing.problems()) == 2
     restored = sharing.restore(sharing.receive(str(bob.notebook)))
     assert [received.standing for received, _ in restored] == [Standing.OWN]
@@ -266,7 +266,7 @@ def test_a_snapshot_that_was_renamed_is_found_only_by_its_digest(ada: Person, bo
     bob.notebook.with_name("yet another.nbcache").write_bytes(data)
     shutil.copy(bob.notebook, bob.notebook.with_name("copy.ipynb"))
     session, _, sharing = bob.session()
-    assert [received.where for received in sharing.current_snapshots()] == [
+    assert [received.where for received in sharing.snapshots()] == [
         str(bob.notebook.with_name("yet another.nbcache"))
     ]
     session.close()
@@ -392,7 +392,7 @@ def test_a_snapshot_holds_and_announces_what_the_present_cells_use(ada: Person) 
     session.close()
 
     session, _, sharing = ada.session()
-    (received,) = sharing.current_snapshots()
+    (received,) = sharing.snapshots()
     judge = session.judge
     assert ": 1 graph of " in arrival_line(received, HERE, judge, sharing.cells)
     assert ": 3 graphs of " in arrival_line(received, HERE, judge)
@@ -423,7 +423,7 @@ def test_restore_names_the_graphs_that_fit_no_more_although_their_cells_are_unch
 
     ada.environment = ELSEWHERE
     session, _, sharing = ada.session()
-    (received,) = sharing.current_snapshots()
+    (received,) = sharing.snapshots()
     sharing.restore([received])
     assert "1 graph of unchanged cells" in sharing.unfit_line(received)
     write_notebook(ada, "f(two)")

@@ -50,30 +50,30 @@ def test_a_trace_is_for_kernels_that_have_run_the_same_and_met_the_function_as_o
     stored: dict[str, bytes] = {}
     _, first = kernel(stored, "a = 1")
     place = first.place("key")
-    assert first.traces("key", place) == set()
+    assert first.traces_at("key", place) == set()
     first.note("key", place, TRACE)
     first.note("key", first.place("key"), OTHER)
 
     session, again = kernel(stored, "a = 1  # the same")
-    assert [again.traces("key", again.place("key")) for _ in range(3)] == [{TRACE}, {OTHER}, set()]
+    assert [again.traces_at("key", again.place("key")) for _ in range(3)] == [{TRACE}, {OTHER}, set()]
     again.note("key", place, TRACE)
     assert session.made == [False]
-    assert again.traces("another key", place) == set()
+    assert again.traces_at("another key", place) == set()
     for cells in (("a = 2",), ("a = 1", "b = 1"), ()):
         _, other = kernel(stored, *cells)
-        assert other.traces("key", other.place("key")) == set()
+        assert other.traces_at("key", other.place("key")) == set()
 
 
 def test_the_newest_are_kept_and_what_is_damaged_is_left_out() -> None:
     stored = {"key": b"\xff\n1 2\n" + f"{TRACE} {OTHER}".encode()}
     _, notes = kernel(stored)
-    assert notes.traces("key", TRACE) == {OTHER}
+    assert notes.traces_at("key", TRACE) == {OTHER}
     for number in range(100):
         notes.note("key", sha256(str(number).encode()), TRACE)
     _, later = kernel(stored)
-    kept = [bool(later.traces("key", sha256(str(number).encode()))) for number in range(100)]
+    kept = [bool(later.traces_at("key", sha256(str(number).encode()))) for number in range(100)]
     assert kept == [False] * 36 + [True] * 64
-    assert later.traces("key", TRACE) == set()
+    assert later.traces_at("key", TRACE) == set()
 
 
 def test_after_a_file_was_run_there_is_no_place() -> None:

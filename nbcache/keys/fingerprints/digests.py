@@ -520,6 +520,7 @@ class Reads:
             raise self._unknown(f"`{name}`, which reads state that no cache key covers")
 
     def add_text(self, text: str) -> None:
+        """Record a text in code: it may name attributes, or be a format."""
         self.has_formats |= _PLACEHOLDER.search(text) is not None
         if len(text) < _LONGEST_NAME:
             for name in text.split("."):

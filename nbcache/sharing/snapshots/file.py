@@ -92,7 +92,7 @@ def decode_file(data: bytes) -> SnapshotFile:
     """Return the members of a snapshot file. CorruptSnapshot, and nothing else, for other bytes."""
     if len(data) > MAX_SNAPSHOT_BYTES:
         raise refusal(f"it has {len(data):,} bytes; at most {MAX_SNAPSHOT_BYTES:,} are read")
-    start = _directory(data)
+    start = _directory_start(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = _members(archive, data, start)
@@ -114,7 +114,7 @@ def decode_file(data: bytes) -> SnapshotFile:
     return SnapshotFile([Signed(part[_MANIFEST], part.get(_SIGNATURE)) for part in parts.values()], packed)
 
 
-def _directory(data: bytes) -> int:
+def _directory_start(data: bytes) -> int:
     valid = len(data) >= _END.size and data.startswith(b"PK\x03\x04")
     start: int
     mark, disk, total, length, start, comment = _END.unpack(data[-_END.size :] if valid else bytes(_END.size))

@@ -149,7 +149,7 @@ class NamedSnapshots:
         # A listing may miss a version that was replaced meanwhile, and also its replacement.
         versions = self.versions(name) or self.versions(name)
         if not versions:
-            raise self._absent(name)
+            raise self._absent_error(name)
         complete: list[Received] = []
         problems = [version.problem for version in versions if version.problem is not None]
         budget = MAX_SNAPSHOT_BYTES  # for all strangers together: versions may share artifacts
@@ -185,7 +185,7 @@ class NamedSnapshots:
         """Remove the user's versions, or those of `all_signers`; return the numbers removed and left."""
         keys = list(self.store.keys(_prefix_of(name)))
         if not keys:
-            raise self._absent(name)
+            raise self._absent_error(name)
         removed = keys if all_signers else self._own_keys(name)
         if not removed:
             raise SnapshotError(
@@ -321,7 +321,7 @@ class NamedSnapshots:
             next_step=_AGAIN,
         )
 
-    def _absent(self, name: str) -> SnapshotError:
+    def _absent_error(self, name: str) -> SnapshotError:
         return SnapshotError(
             "there is no snapshot of this name",
             where=self.where(name),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nbcache.core.text import TEXT_LIMIT
+from nbcache.core.text import LIMIT
 
 Style = enum.Enum("Style", "PLAIN BOLD FAINT CODE PATH WHOLE GOOD FAIR BAD NEUTRAL")
 """The look of a span: PATH may break anywhere, WHOLE keeps its lines, the last four are badges."""
@@ -22,7 +22,7 @@ class Span:
 
     text: str
     style: Style = Style.PLAIN
-    limit: int = TEXT_LIMIT
+    limit: int = LIMIT
     """Characters that HTML shows; its tooltip has the rest."""
 
 
@@ -161,17 +161,15 @@ def line(*spans: Inline, level: int = 0, style: Style = Style.PLAIN, mark: Mark 
     return Line(spans, level, style, mark)
 
 
-def faint(text: str, limit: int = TEXT_LIMIT) -> Span:
+def faint(text: str, limit: int = LIMIT) -> Span:
     return Span(text, Style.FAINT, limit)
 
 
-def code(text: str, limit: int = TEXT_LIMIT) -> Span:
+def code(text: str, limit: int = LIMIT) -> Span:
     return Span(text, Style.CODE, limit)
 
 
-def label_line(
-    label: str, text: str, style: Style = Style.PLAIN, level: int = 0, limit: int = TEXT_LIMIT
-) -> Line:
+def label_line(label: str, text: str, style: Style = Style.PLAIN, level: int = 0, limit: int = LIMIT) -> Line:
     return line(faint(f"{label}:"), Span(text, style, limit), level=level)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from nbcache.core.text import DOT, TEXT_LIMIT, clean, one_line, printable
+from nbcache.core.text import DOT, LIMIT, clean, one_line, printable
 from nbcache.ui.display import document as doc
 from nbcache.ui.display.text import to_text
 
@@ -168,7 +168,7 @@ def _inline(span: doc.Inline) -> str:
         return _text(span)
     if isinstance(span, doc.Span):
         if span.style is doc.Style.WHOLE:
-            lines = "\n".join(map(printable, span.text[:TEXT_LIMIT].splitlines()))
+            lines = "\n".join(map(printable, span.text[:LIMIT].splitlines()))
             return _tag("span", _STYLES[span.style], escape(lines))
         if span.style is doc.Style.BOLD:
             return f"<b>{_text(span.text, span.limit)}</b>"
@@ -225,7 +225,7 @@ def _tag(name: str, style: str, *inner: str, attributes: str = "") -> str:
     return f"<{name}{attributes}{styled}>{''.join(inner)}</{name}>"
 
 
-def _text(text: str, limit: int = TEXT_LIMIT, style: str = "") -> str:
+def _text(text: str, limit: int = LIMIT, style: str = "") -> str:
     """Return text as one line of HTML; if it is cut, its tooltip has the whole text."""
     shown = one_line(text, limit)
     title = "" if shown == one_line(text) else f' title="{escape(one_line(text))}"'

@@ -298,7 +298,7 @@ class SnapshotVerbs(Planner):
             start_thread(self._notice_later, "tell")
             return
         with suppress(NbcacheError):  # the keys are unreadable; a line below says so
-            self.sharing.follow(self.sharing.current_snapshots())
+            self.sharing.follow(self.sharing.snapshots())
         for line in self.arrivals():
             write(f"nbcache: {line}")
         self._ask()
@@ -410,7 +410,7 @@ class SnapshotVerbs(Planner):
             lines += [f"  {why} ({next_step})" for why, next_step in omitted]
         used = {received.version for received, _ in restored}
         unused = {received.version for received in taken_in} - used
-        return lines + self._lines([new for new in self.sharing.current_snapshots() if new.version in unused])
+        return lines + self._lines([new for new in self.sharing.snapshots() if new.version in unused])
 
     def _ask(self) -> None:
         """Ask whether to trust each untrusted signer, if the policy is `ask`."""
@@ -592,7 +592,7 @@ class KernelVerbs(SnapshotVerbs):
         """Trust a signer, use their received snapshots, and return lines that confirm it."""
         answer = commands.trust("add", signer, name, self._session.settings)
         trusted, called = answer.data["fingerprint"], answer.data["name"]
-        for received in self.sharing.current_snapshots():
+        for received in self.sharing.snapshots():
             if trusted == received.signer or trusted in makers(received.snapshot):
                 self.sharing.trust(Stranger(trusted, called, received), called)
         return answer.lines
