@@ -40,7 +40,7 @@ It is created with the folder, and deleted before the folder gets others' artifa
 folders deletes it, torch still uses the folder, and nbcache stores nothing from there.
 """
 _OTHERS_CODE = "nbcache_foreign"
-"""Folder in one that the user has set: a file for each `Judge.folder_suffix` while others' code arrived."""
+"""Folder in one that the user has set. When others' code is added, it gets a file `Judge.folder_suffix`."""
 _NAME = f"nbcache_{os.geteuid()}"
 _REMEDY = "have it removed, or set TMPDIR to a folder of your own, and restart the kernel"
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
@@ -358,7 +358,7 @@ def _is_safe_below(folder: Path, name: str) -> bool:
 
 
 def secure(folder: Path) -> bool:
-    """Make a private `folder`; return whether it replaces one that others could enter. May raise."""
+    """Make a private `folder`; True if it replaces one that is not private. StoreUnavailable if it fails."""
     _make(folder)
     fault = _fault(folder)
     if fault is not None and _is_root(folder):

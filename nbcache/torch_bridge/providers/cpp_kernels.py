@@ -190,7 +190,7 @@ class _Kernels:
     def _recording_loader(
         self, load: Callable[[], Any], key: str, began: float, graph: str | None
     ) -> Callable[[], Any]:
-        """Return a function that calls `load` once, and records the kernel's library."""
+        """Return a loader that calls `load` at first, records the kernel's library, and keeps it."""
         library: Any = None
         slot = self._slot(key)
 

@@ -95,7 +95,7 @@ def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "
 
 
 def graph_line(graph: GraphRecord) -> doc.Line:
-    """Return a graph on one line, as the head of a section with its details."""
+    """Return a graph on one line, the heading above its details."""
     outcome, saved, source = graph.outcome.value, words.saved_words(graph), words.source(graph)
     facts = [words.time_words(graph)]
     facts += [f"saved {saved}"] if saved != NOTHING else []

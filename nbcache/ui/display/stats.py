@@ -162,7 +162,7 @@ def reason_table(tally: Tally) -> list[doc.Block]:
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[doc.Block]:
-    """Return a table of numbers, with words in its last column; no table without rows."""
+    """Return a table of numbers, with words in its last column; an empty list if there are no rows."""
     columns = [
         *(doc.Column(title, doc.Wrap.NUMBER) for title in titles[:-1]),
         doc.Column(titles[-1], doc.Wrap.REST),

@@ -73,7 +73,7 @@ class Check:
 
 
 def store_parts(store: StoreFigures) -> list[str]:
-    """Return a store in words: its name, entries, bytes."""
+    """Return a store in words: its name, its entries, and its bytes of the limit, if it has one."""
     used = size(store.bytes)
     if store.limit is not None:
         used += f" of {size(store.limit)} ({percent(store.bytes, store.limit)})"

@@ -230,6 +230,7 @@ class CellTransformer:
     would reach the terminal's prompt."""
 
     def __call__(self, lines: list[str]) -> list[str]:
+        """Replace the magic's line by a text, which marks the cell's first statement for `TargetCompiler`."""
         arguments = _arguments(lines[0]) if lines else None
         if arguments is None:
             return lines
@@ -238,7 +239,7 @@ class CellTransformer:
             raise usage_error("the cell is empty: put the code to run below this line", show_usage=True)
         if body.startswith("%%"):
             raise usage_error(f"`{body.split()[0]}` goes above this line, not below it", show_usage=True)
-        parse(arguments)
+        parse(arguments)  # raises for a wrong line
         return [f"{_MARK + lines[0].rstrip()!r}\n", *lines[1:]]
 
 
