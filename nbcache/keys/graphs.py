@@ -111,8 +111,7 @@ class TracedGraph:
 
         A hit restores the guards of the compile, so they must equal the guards of this trace. Symbols that
         share a guard, an assert or a replacement with the graph's symbols are included. All others are left
-        out: they depend on the functions that a kernel traced or adopted before. If a value is of an unknown
-        type, all symbols are included.
+        out: they depend on functions traced or adopted before. A value of an unknown type includes them all.
         """
         context = self._torch._guards.TracingContext.try_get()
         shape_env = getattr(getattr(context, "fake_mode", None), "shape_env", None)

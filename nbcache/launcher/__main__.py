@@ -1,8 +1,7 @@
 """The command of the kernel spec, `python -P -m nbcache.launcher -f FILE`. It imports very little.
 
-For Jupyter, this process represents the kernel that a nursery forks. It passes signals on, exits with the
-kernel's status, and the kernel ends with it. If no nursery fits, it becomes an ordinary kernel, and starts a
-nursery for the next one.
+For Jupyter, this process represents the kernel that a nursery forks. It forwards signals, exits with the
+kernel's status, and the kernel ends with it. Without a nursery, it starts one, and is an ordinary kernel.
 """
 
 from __future__ import annotations

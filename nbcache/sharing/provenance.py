@@ -162,8 +162,7 @@ class Judge:
     def check(self, ref: ArtifactRef, is_bound: Callable[[Statement], bool]) -> None:
         """Raise FormatError or TrustError unless an artifact from elsewhere may be used.
 
-        Its statement must be of this artifact and, by `is_bound`, for the right environment. The policy must
-        admit its signer.
+        Its statement must be of this artifact, by `is_bound` for the environment, and of an admitted signer.
         """
         provenance = ref.provenance or UNSIGNED
         if provenance == UNSIGNED:

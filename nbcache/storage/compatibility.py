@@ -88,8 +88,7 @@ def unfit_line(manifests: Sequence[Manifest], environment: Environment, cells: C
 def scope(environment: Environment, type: str, *, cpu: bool = True) -> str:
     """Return the digest of the components on which this type depends: equal wherever artifacts can be shared.
 
-    On a machine with a GPU a graph may be for the CPU, and its key leaves that out. So all graphs depend on
-    the `cpu`.
+    With a GPU, too, a graph may be for the CPU, and its key leaves that out. So all graphs depend on `cpu`.
     """
     parts = environment.components
     artifact_type = type_of(type)

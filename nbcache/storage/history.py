@@ -3,8 +3,7 @@
 It stays on this machine. Snapshots and shared stores exclude it, since reasons may quote code.
 
 One SQLite file beside the local store's entries has a row for each run of any notebook. Several kernels may
-write at once; each adds its own rows. A damaged file is removed, and a newer nbcache's file is ignored. In
-both cases the history is empty.
+write at once; each adds its own rows. A damaged file is removed, and a newer nbcache's file is ignored.
 """
 
 from __future__ import annotations
@@ -267,13 +266,9 @@ def _run(row: Sequence[Any]) -> Run | None:
         return None
 
 
-def removed_influences(
-    history: Sequence[Run], present: Collection[str]
-) -> dict[tuple[str, int], frozenset[str]]:
-    """Return run identity → removed cells (digests) that called its function earlier in its kernel.
-
-    After a call with another size, torch compiles for any size. `present` are the notebook's cells.
-    """
+def past_influence(history: Sequence[Run], present: Collection[str]) -> dict[tuple[str, int], frozenset[str]]:
+    """Return run identity → cells that called its function earlier in its kernel, and are not `present`."""
+    # After a call with another size, torch compiles for any size.
     removed: dict[tuple[str, str, str], set[str]] = {}
     by_run = {}
     for run in history:
@@ -315,8 +310,7 @@ def missed_unchanged(history: Iterable[Run], kernel: str) -> tuple[Run, ...]:
 def asked_for(manifest: Manifest, cells: Collection[str], runs: Iterable[Run]) -> Manifest:
     """Return the part of `manifest` that the notebook's `cells` (digests) use; `runs` are oldest first.
 
-    A cell uses a function's graphs from the last kernel in `runs`. If the cell raised there, it also uses
-    those of earlier runs.
+    A cell uses a function's graphs from the last kernel in `runs`, and earlier ones if the cell raised there.
     """
     runs_of: dict[tuple[str, str], list[Run]] = {}
     for run in runs:

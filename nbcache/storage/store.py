@@ -56,8 +56,7 @@ class ArtifactStore:
 
     The reading thread calls `on_fault` with the error of an entry that is damaged, before it removes the
     entry, or that a newer nbcache wrote (UnsupportedVersion); such an entry stays. `admits` returns whether
-    a reference's artifact may be used. Methods raise StoreError if the store fails, and FormatError only if
-    their docstrings say so.
+    a reference's artifact may be used. Methods raise StoreError, and FormatError if their docstrings say so.
     """
 
     def __init__(
@@ -171,8 +170,7 @@ class ArtifactStore:
         """Save the union of `manifest` and its notebook's saved manifests; return its admitted part.
 
         Several kernels may do so at once without a lock, and no reference is lost: a saved manifest never
-        changes, and is deleted only after a greater one was written. FormatError if a reference's field is
-        out of range.
+        changes, and is deleted only after a greater one was written. FormatError if a field is out of range.
         """
         environment, notebook = manifest.environment, manifest.notebook
         saved = self.manifests(notebook, environment)

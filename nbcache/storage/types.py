@@ -31,8 +31,7 @@ class ArtifactType:
     grows: bool = False
     """True if only the newest artifact under a key is used, since its content grows or is replaced.
 
-    Examples: torch's profile of dynamic shapes; autotune's best configurations, which coordinate descent
-    (`max-autotune`) replaces.
+    Examples: torch's profile of dynamic shapes; autotune's best configuration, which `max-autotune` replaces.
     """
     is_useful_alone: bool = True
     in_mega_cache: bool = False

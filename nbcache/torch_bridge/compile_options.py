@@ -57,8 +57,7 @@ def _call(value: Any) -> weakref.ref[Any] | None:
 def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
     """Compile as `Module.compile` does, but also a module that inherits its `forward` from torch.
 
-    Dynamo skips torch's own files. `torch.compile(module)` adds a frame that it compiles, `Module.compile`
-    does not (2.13).
+    Dynamo skips torch's own files. Only `torch.compile(module)` adds a frame that it compiles (2.13).
     """
     import torch
 

@@ -142,10 +142,10 @@ def compiler() -> tuple[str, list[str] | None]:
 def compiler_identity() -> str | None:
     """Return the C++ compiler's command with the identity of each program in it; None without a compiler."""
     _, command = compiler()
-    return None if command is None else " ".join(map(_identity, command))
+    return None if command is None else " ".join(map(_file_identity, command))
 
 
-def _identity(word: str) -> str:
+def _file_identity(word: str) -> str:
     path = shutil.which(word)
     if path is None:
         return word

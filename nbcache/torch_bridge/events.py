@@ -331,8 +331,7 @@ def settle_import_order(torch: Any) -> list[str]:
 
     torch's keys then do not depend on imports before torch (2.13). A key is a hash of pickled bytes. pickle
     names `torch.contiguous_format`, which every tensor's metadata holds, after the first module that has it:
-    `torch._utils` if torch was imported first. `multiprocessing`, imported before torch, adds `__mp_main__`,
-    the notebook's namespace.
+    `torch._utils`, or the notebook's namespace if `multiprocessing` has added it before as `__mp_main__`.
     """
     earlier = []
     for name, module in sys.modules.copy().items():

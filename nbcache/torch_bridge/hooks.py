@@ -72,8 +72,7 @@ class Hook:
     """One attribute in torch that a part replaces.
 
     The table writes it as `module:Owner.name(parameters)`. Without parentheses the attribute is not a
-    function. A final `…` allows more parameters, and `(…)` any. A `?` marks an attribute that some releases
-    lack.
+    function. A final `…` allows more parameters, and `(…)` any. Some releases lack an attribute with a `?`.
     """
 
     module: str

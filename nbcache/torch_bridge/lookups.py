@@ -1,8 +1,7 @@
 """Report lookups in torch's FX graph cache, with the reasons of misses.
 
 The reasons name constants and tensors as the function's author does: Dynamo makes a guard for each constant,
-and an input for each tensor, with its source. nbcache follows the source to the value, and runs no user code:
-no property, `__getattr__` or `__getitem__`.
+and an input for each tensor, with its source. nbcache looks up the source's value, and runs no user code.
 """
 
 from __future__ import annotations

@@ -465,7 +465,7 @@ def _isolate(session: Session) -> Iterator[None]:
     values = [getattr(module, name) for module, name in places]
     with (
         session.unnoticed.on_this_thread(),
-        _variable("TORCH_WARM_POOL", "0"),  # else torch starts its compile workers
+        _temporary_variable("TORCH_WARM_POOL", "0"),  # else torch starts its compile workers
         CacheArtifactManager.with_fresh_cache(),
         torch.compiler.config.patch(job_id=None),
     ):
@@ -484,7 +484,7 @@ def _isolate(session: Session) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
+def _temporary_variable(name: str, value: str) -> Iterator[None]:
     original = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -1,7 +1,6 @@
 """All differences between releases of torch: one flag a line, with the question that it answers.
 
-A flag reads torch's version without importing torch. If a name in torch decides instead, the answer is no
-until the name's module is imported.
+A flag reads torch's version without importing torch, or is off until the module that decides it is imported.
 """
 
 from __future__ import annotations

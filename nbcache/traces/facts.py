@@ -301,8 +301,6 @@ _IMMUTABLES = (tuple, frozenset, range, slice)
 
 
 class SourceValues:
-    """The values of sources in a frame; RUNS for a source that only user code can evaluate."""
-
     def __init__(self, frame: Mapping[str, Any], scope: Mapping[str, Any], env: Any) -> None:
         """`frame` has the locals and `scope` the globals; `env` has the names that torch's guards use."""
         self._names = {**env, "L": frame, "G": scope}
@@ -310,6 +308,7 @@ class SourceValues:
         self._running = Running(is_users_code)
 
     def get(self, source: Any) -> Any:
+        """Return the value of a source, or RUNS if only user code can evaluate it."""
         if source not in self._known:
             base = getattr(source, "base", None)
             self._known[source] = self.read(expression_of(source), None if base is None else self.get(base))

@@ -276,8 +276,7 @@ def check_executed_code(
     """Raise NoTrace for code that may have read state without a fact; yield known methods with their globals.
 
     Code of torch, and of packages that torch runs, is allowed. `inspect` and imports read attributes of
-    modules: methods of finders are allowed, and methods of a module's class unless `values` include such a
-    module.
+    modules: methods of finders are allowed, and those of a module's class if no such module is in `values`.
     """
     own_folder = os.path.dirname(os.path.abspath(str(sys.modules["nbcache"].__file__))) + os.sep
     modules = {

@@ -17,7 +17,7 @@ from nbcache.core.key import Difference
 from nbcache.core.model import Direction, Level, Manifest, Outcome
 from nbcache.core.reports import RESUMED, Cell
 from nbcache.core.text import one_line
-from nbcache.storage.history import Run, missed_unchanged, of_one_kernel, removed_influences, usual_of
+from nbcache.storage.history import Run, missed_unchanged, of_one_kernel, past_influence, usual_of
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _GRAPH = "inductor"
@@ -233,7 +233,7 @@ def make_plan(
     """
     present = {cell.digest for cell in cells}
     environments = {digest[:16] for digest in environments}
-    influences = removed_influences(history, present)
+    influences = past_influence(history, present)
     by_cell = _graphs_by_cell(places, history, environments, present, influences)
     index = {
         ref.key: place

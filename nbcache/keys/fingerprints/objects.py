@@ -2,9 +2,8 @@
 
 Equal fingerprints mean that code behaves equally; equal digests of `Objects` mean that no reader can
 distinguish the objects, if two processes digest the same objects in the same order. An instance or a tensor
-that an instance holds contributes its class alone: a caller that reads it must ask for that object's digest
-as well. The digest of a function leaves out the values of its globals. All digests leave out comments,
-annotations, docstrings and line numbers.
+that an instance holds contributes its class alone: a caller that reads it must ask for its digest, too. A
+function's digest excludes its globals' values. All exclude comments, annotations, docstrings, line numbers.
 
 An object whose content cannot be read completely, such as an open file or an array, is *opaque*: its digest
 covers its class alone. Code of the digested objects never runs.

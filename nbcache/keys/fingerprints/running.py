@@ -98,10 +98,8 @@ class Running:
         return self._runs_getattr(meta)
 
     def _runs_getattr(self, kind: type) -> bool:
-        getter = _lookup(kind, "__getattr__")
-        return getter is not _ABSENT and (
-            self._runs_code(getter) or self._runs_code(_lookup(kind, "__missing__"))
-        )
+        get = _lookup(kind, "__getattr__")
+        return get is not _ABSENT and (self._runs_code(get) or self._runs_code(_lookup(kind, "__missing__")))
 
     def _runs_getter(self, raw: Any) -> bool:
         """Return whether the lookup of a class attribute runs user code."""

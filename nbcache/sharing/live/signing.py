@@ -89,8 +89,7 @@ class Signer:
         """Return a variant's entry if its lengths, digest and signature are right and its signer is admitted.
 
         Raises FormatError, BadSignature, or another TrustError if the policy forbids it. A statement is
-        decoded after its signature is checked. The frame may be long, so it is hashed only for an admitted
-        signer.
+        decoded after its signature is checked. The frame may be long, so it is hashed after the admission.
         """
         statement, signer = _read_statement(variant, purpose)
         admit(self.policy(), self.keyring().standing(signer), signer)

@@ -143,8 +143,7 @@ class NamedSnapshots:
     def read_all(self, name: str) -> tuple[list[Received], list[NbcacheError]]:
         """Return the complete versions of a name, with their artifacts, and the errors of the others.
 
-        Signatures are checked before artifacts are fetched; the policy is not applied here. SnapshotError if
-        the name has no version.
+        Signatures are checked before artifacts are fetched, not the policy. SnapshotError without a version.
         """
         # A listing may miss a version that was replaced meanwhile, and also its replacement.
         versions = self.versions(name) or self.versions(name)

@@ -1,8 +1,7 @@
 """redis-py's clients for the three kinds of Redis, with a deadline on all waits together.
 
-redis-py bounds each read from a socket, but not their sum: a server that sends a byte a second occupies it
-forever. `deadline` bounds a thread's reads, writes and connects together. A connect may exceed it by one
-connect timeout, with TLS by one timeout.
+redis-py bounds each read from a socket, but not their sum: a server may send a byte a second. `deadline`
+bounds a thread's waits together. A connect may exceed it by one connect timeout, with TLS by one timeout.
 """
 
 from __future__ import annotations

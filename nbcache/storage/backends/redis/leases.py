@@ -6,8 +6,7 @@ lease, it compiles in parallel with the next holder, and the store keeps both re
 
 `<prefix>:lock:<name>` is redis-py's `Lock`: a string of 16 random bytes and the holder's statement, which
 expires when the lease ends, by the server's clock. (A replica that takes over may lack the last claims: then
-two kernels may hold a lease until the first asks.) At the server's memory limit a lease can be extended and
-released, but not claimed.
+two kernels may hold a lease until the first asks.) At the server's memory limit a lease cannot be claimed.
 
 A Redis user needs the commands GET SET DEL PEXPIRE EVALSHA SCRIPT LOAD, on a Cluster also CLUSTER and
 COMMAND, and the keys `<prefix>:*`.
