@@ -9,22 +9,24 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from nbcache.core.cpu_levels import BASELINES
-from nbcache.core.model import Direction, Outcome
+from nbcache.core.model import Direction, Level, Outcome
 from nbcache.core.reports import CellReport, GraphRecord
 from nbcache.core.settings import Settings
 from nbcache.kernel.explain.diagnosis import Diagnosis, Resized, Timing
 from nbcache.kernel.explain.plan import Plan
 from nbcache.kernel.explain.stats import Stats, lifetime, tally
 from nbcache.kernel.prewarming import Prewarming
+from nbcache.kernel.reasons import FIRST_TIME
 from nbcache.torch_bridge import cache_settings, environment
 from nbcache.torch_bridge.cache_settings import CacheSetting
+from nbcache.ui.display.reports import render_report
 from nbcache.ui.display.stats import render_plan
 from nbcache.ui.display.words import Check, CheckState
 from nbcache.ui.verbs import COMMANDS, MAGICS, Forms
@@ -219,6 +221,20 @@ def test_the_docs_name_every_json_field_and_no_other() -> None:
         table = json.partition(f"**{title}**")[2].partition("\n**")[0]
         rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
         assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(fields)
+
+
+def test_the_picture_in_the_readme_has_the_words_of_the_present_reports() -> None:
+    miss = GraphRecord("Sequential", "0/0", Direction.INFERENCE, Outcome.MISS, reason=FIRST_TIME, operators=4)
+    miss = replace(miss, kernels=1, kernels_compiled=1, seconds={"inductor": 9.5, "total": 9.5})
+    hit = replace(miss, outcome=Outcome.HIT, reason=None, level=Level.L1, source="local store")
+    hit = replace(hit, kernels_compiled=0, seconds={"load": 0.3, "total": 0.3}, saved_seconds=9.0)
+
+    def words(text: str) -> str:
+        return re.sub(r"[\d.]+", "0", " ".join(text.split()))
+
+    seen = words((ROOT / "docs" / "images" / "restart.txt").read_text())
+    for graph in (miss, hit):
+        assert words(render_report(CellReport(None, (graph,), 1.0), stored=True).text) in seen
 
 
 def docs_table(forms: Forms, command: str) -> str:

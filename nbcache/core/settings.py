@@ -200,11 +200,12 @@ class Settings:
         settings = self._fields()
         if name not in settings:
             near = get_close_matches(name, settings, n=1) or get_close_matches(name.upper(), more, n=1)
-            listed = ", ".join([*settings, *more])
             raise ConfigError(
                 f"there is no setting {name!r}",
                 where=origin,
-                next_step=f"did you mean {near[0]!r}?" if near else f"the settings are: {listed}",
+                next_step=f"did you mean {near[0]!r}?"
+                if near
+                else f"the settings are: {', '.join(settings)}",
             )
         try:
             value = settings[name].metadata["parse"](text)

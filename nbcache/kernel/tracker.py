@@ -47,8 +47,7 @@ _FEWEST_RECORDS = 1000
 _GRAPH_DIFFERS = f"{NOT_STORED}graph: "
 """Prefix of a reason that names the effect of an edit, and not the edit."""
 _NO_AUTOGRAD_ENTRY = "AOTAutograd has no entry for these names, modes, options and inputs"
-_TORCHS_HELPERS = frozenset({"_flex_attention_hop_wrapper"})
-"""Functions that eager calls compile in torch, by a backend without caches: no graphs of the user's."""
+_TORCHS_HELPER = "_flex_attention_hop_wrapper"  # eager flex_attention compiles it without caches
 _NO_FRAME = events.FrameCompiled(0.0, 0, None, function="", location="")
 _NO_LOOKUP = events.GraphLookup(0.0, 0, None, key="", backward=False, hit=False)
 _MOST_NAMED = 3
@@ -332,7 +331,7 @@ class Tracker:
         if isinstance(compile.trace, events.TraceAdopted) and failure:
             return  # torch could not use a stored trace, and traces now
         graphs = [graph for graph in compile.graphs if graph.outcome is not None]
-        if not graphs and frame and frame.function in _TORCHS_HELPERS:
+        if not graphs and frame and frame.function == _TORCHS_HELPER:
             return
         if not graphs and compile.frame and compile.frame.operators and not failure:
             empty = bool(compile.graphs) or "inductor" in compile.phases

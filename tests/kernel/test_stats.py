@@ -161,7 +161,6 @@ def test_it_reads_as_a_page() -> None:
         "  changed since: loss forward, 6.0 s: constant lr: 0.001 before, 0.0003 now",
         "  refused: 12 artifacts: <b>nobody</b> trusts?[31m them",
         "       1  9.0 s  bypass: it is so",
-        "       1  170 kB         1  170 kB  inductor",
     ):
         assert line in lines, line
     assert (

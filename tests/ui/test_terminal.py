@@ -95,7 +95,7 @@ def test_the_terminal_shows_the_local_store_and_empties_it_after_asking(bob, tmp
     assert "environment, NBCACHE_DIR" in said("config")
     assert "if you are sure, add --yes" in said("clear", status=1)
     assert artifacts.manifests()
-    assert said("clear", "--yes") == "removed 3 entries from the local store; torch's own folder stays\n"
+    assert said("clear", "--yes") == "removed 3 entries; torch's own folder stays\n"
     assert not artifacts.manifests() and said("status").startswith("local store · 0 entries")
 
 

@@ -52,7 +52,7 @@ _NAMES = {
     "system_info[hash]": "device",
     "fx_kwargs[is_inference]": "without backward",
     "fx_kwargs[static_input_idxs]": "which inputs are parameters and buffers",
-    "nbcache_dependencies": "what nbcache adds to torch's key",
+    "nbcache_dependencies": "something outside the graph (a custom operator, a class, a setting of torch)",
 }
 """Names for people of parts of torch's keys, the most telling first."""
 _REWIRED = "graph: its nodes are connected otherwise"

@@ -7,7 +7,6 @@ import re
 _COMPILE_ID = re.compile(r"(?:(\d+)/(\d+): )?")
 _COMMENT = re.compile(r"\s+# ")
 _IDENTITY = re.compile(r"(___check_(?:obj|type)_id\(.*?), \d{6,}\)|\s*\(id=0x[0-9a-f]+\)")
-_STATE = re.compile(r"GLOBAL_STATE changed: *([^#\n]*)")
 _VALUE = re.compile(r"(?P<name>.+?) (?:==|!=) (?P<value>.+)")
 _NUMBER = re.compile(r"-?(\d|inf\b|nan\b)")
 _SPECIAL = re.compile(r".*?(?P<tensor>\w+)\.size\(\)\[(?P<dim>\d+)\].*0/1 specialization")
@@ -63,11 +62,8 @@ _RULES = (
 def readable(guards: str) -> str:
     """Return guards without the addresses of objects, which help no reader."""
     guards = _IDENTITY.sub(lambda match: f"{match[1]})" if match[1] else "", guards)
-    return _STATE.sub(lambda match: f"torch's global state changed: {_modes(match[1])}", guards)
-
-
-def _modes(names: str) -> str:
-    return ", ".join(names.replace("num_threads", "number_of_threads").split()).replace("_", " ")
+    guards = guards.replace("GLOBAL_STATE changed", "torch's global state changed")
+    return guards.replace("state changed: num_threads", "state changed: number of threads")
 
 
 def dynamic_spares(guard: str) -> bool:
@@ -100,7 +96,7 @@ def _fill_in(action: str, match: re.Match[str]) -> str:
     names = {"dim": "dim"} | {name: text for name, text in match.groupdict().items() if text}
     if not names.get("tensor", "").isidentifier():
         names["tensor"] = "x"
-    names["modes"] = _modes(names.get("modes", ""))
+    names["modes"] = ", ".join(names.get("modes", "").split()).replace("_", " ")
     return action.format(**names)
 
 

@@ -108,9 +108,8 @@ class Lifetime:
     """Unix seconds of the oldest run; 0 without a run."""
     is_cut: bool = False
     week_saved_seconds: float = 0.0
-    """Seconds that nbcache, and not torch's own folder, saved in the last seven days."""
     week_kernels: int = 0
-    """Kernels that contributed to `week_saved_seconds`."""
+    """Kernels of the last seven days in which nbcache, and not torch's own folder, saved time."""
 
     def to_json(self) -> dict[str, Any]:
         figures = asdict(self)

@@ -162,7 +162,7 @@ def render_report(report: CellReport, *, stored: bool = True, why: str = "") -> 
     label = f"nbcache {one_line(report.name)}" if report.name else "nbcache"
     head = doc.Title(label, totals(report.graphs, stored=stored, why=why))
     blocks: list[doc.Block] = [
-        doc.Folded(head, graph_blocks(report.graphs), is_open=True),
+        doc.Folded(head, graph_blocks(report.graphs), is_open=any(map(words.explanations, report.graphs))),
         *_notices(report.notices),
     ]
     return render(blocks, report.to_json())

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from nbcache.core.model import Level
-from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, percent, size
+from nbcache.core.text import DOT, NOTHING, ago, counted, duration, one_line, percent
 from nbcache.kernel.explain.plan import CellPlan, Plan, Verdict
 from nbcache.kernel.explain.stats import Fate, Lifetime, Stats, Tally
 from nbcache.kernel.explain.timeline import Timeline
@@ -76,15 +76,10 @@ def _session(stats: Stats) -> list[doc.Block]:
     lines += missed_lines([run.summary() for run in stats.missed_unchanged])
     lines += _audit(stats)
     lines += [f"refused: {refusal.what}: {refusal.why}" for refusal in stats.refused]
-    types = [
-        (str(row.named), size(row.named_bytes), str(row.restored), size(row.restored_bytes), row.type)
-        for row in stats.types
-    ]
     blocks: list[doc.Block] = [doc.Title("nbcache stats", ["this kernel", *_totals(tally)])]
     blocks += [line(_net(stats))] if tally.graphs else []
     blocks += [line(text, style=doc.Style.FAINT) for text in lines]
-    blocks += tally_tables(tally)
-    return blocks + (_table(("stored", "bytes", "restored", "bytes", "artifact type"), types))
+    return blocks + tally_tables(tally)
 
 
 def _lifetime(label: str, lifetime: Lifetime, at: float) -> list[doc.Block]:

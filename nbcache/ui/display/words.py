@@ -143,20 +143,22 @@ def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = ""
         return ["nothing compiled"]
     outcomes = Counter(graph.outcome for graph in graphs)
     hits, every = outcomes[Outcome.HIT], len(graphs)
-    parts = [counted(every, "graph"), f"{hits} of {every} hits ({percent(hits, every)})"]
-    if outcomes[Outcome.BYPASS]:
-        parts.append(f"{outcomes[Outcome.BYPASS]} bypassed")
-    if outcomes[Outcome.DISABLED]:
-        parts.append(f"{outcomes[Outcome.DISABLED]} disabled")
+    words = ((Outcome.BYPASS, "bypassed"), (Outcome.DISABLED, "disabled"))
     waited = sum(waited for graph in graphs if (waited := graph.seconds.get("wait", 0.0)) > _ASKING)
     spent = sum(graph.total_seconds for graph in graphs) - waited
-    parts.append(f"{duration(spent)} {'loading' if hits == every else 'compiling'}")
+    saved = sum(graph.saved_seconds or 0.0 for graph in graphs)
+    if hits == every:
+        instead = f" instead of about {duration(spent + saved)}" if saved >= 0.1 else ""
+        parts = [f"{hits} of {counted(every, 'graph')} reused in {duration(spent)}{instead}"]
+    else:
+        parts = [counted(every, "graph"), f"{hits} of {every} hits ({percent(hits, every)})"]
+        parts += [f"{outcomes[outcome]} {word}" for outcome, word in words if outcomes[outcome]]
+        parts.append(f"{duration(spent)} compiling")
     if waited:
         parts.append(f"{duration(waited)} waiting for another kernel")
     by_torch = [graph.saved_seconds or 0.0 for graph in graphs if graph.level is Level.L0]
-    if len(by_torch) < hits:
-        gain = sum(graph.saved_seconds or 0.0 for graph in graphs if graph.level is not Level.L0)
-        parts.append(f"{duration(gain)} saved")
+    if len(by_torch) < hits < every:
+        parts.append(f"{duration(saved - sum(by_torch))} saved")
     if by_torch:
         parts.append(f"{duration(sum(by_torch))} saved by torch's own folder")
     if stored and outcomes[Outcome.MISS]:

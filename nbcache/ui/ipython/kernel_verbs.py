@@ -47,7 +47,7 @@ from nbcache.storage import compatibility
 from nbcache.storage.backends.base import Store
 from nbcache.storage.backends.open import open_shared
 from nbcache.storage.compatibility import fitting
-from nbcache.storage.history import MAX_RUNS, Run, asked_for, missed_unchanged
+from nbcache.storage.history import MAX_RUNS, asked_for, missed_unchanged
 from nbcache.storage.manifests import Clearing, union
 from nbcache.storage.types import type_of
 from nbcache.torch_bridge import cache_settings
@@ -107,12 +107,7 @@ class Planner:
         missed = [graph for graph in graphs if graph.outcome is Outcome.MISS]
         cache.history.read(notebook)
         runs = cache.history.runs()
-        all_runs: tuple[Run, ...] = ()
-        try:
-            all_runs = session.artifacts.history.everything()
-        except StoreError as error:
-            session.notice(str(error))
-        everywhere = {run.identity: run for run in (*all_runs, *runs)}
+        everywhere = {run.identity: run for run in (*session.artifacts.history.everything(), *runs)}
         by_time = sorted(everywhere.values(), key=lambda run: run.time)
         stats = Stats(
             session=tally(graphs),
@@ -522,11 +517,10 @@ class KernelVerbs(SnapshotVerbs):
                 remark = f"no graph is called `{one_line(name, 40)}`: this kernel has compiled {shown}"
         elif rows and ((raised := self._cells.last_raised) or not last[0].graphs):
             report = session.reports[-1] if raised else last[0]
-            silent, compiled = (cell.label if cell else "" for cell in (report.cell, rows[0].graph.cell))
-            parts = ["raised an exception"] if raised else []
-            parts += [] if report.graphs else ["compiled no graph"]
-            follows = "" if report.graphs else f"; what follows is of {compiled or 'an earlier one'}"
-            remark = f"{silent or 'the last cell'} {' and '.join(parts)}{follows}"
+            cell, compiled = (cell.label if cell else "" for cell in (report.cell, rows[0].graph.cell))
+            follows = f"compiled no graph; what follows is of {compiled or 'an earlier one'}"
+            parts = [*["raised an exception"] * raised, *[follows] * (not report.graphs)]
+            remark = f"{cell or 'the last cell'} {' and '.join(parts)}"
         return render_why(rows, notices, remark)
 
     def graph(self, name: str) -> list[Rendered]:
@@ -743,7 +737,7 @@ class KernelVerbs(SnapshotVerbs):
         self._handed_over = self._paste_lines(f"A colleague {how}:", source)
         graphs, artifacts = counted(written.graphs, "graph"), counted(written.artifacts, "artifact")
         first, *more = self._handed_over
-        return [f"{one_line(written.where)} holds {graphs}, {artifacts}. {first}", *more]
+        return [f"{one_line(source)} holds {graphs}, {artifacts}. {first}", *more]
 
     def _paste_lines(self, first: str, source: str) -> list[str]:
         settings = self._session.settings

@@ -253,7 +253,7 @@ def usable_artifacts(store: DirectoryStore, settings: Settings) -> ArtifactStore
     return ArtifactStore(store, admits=admits)
 
 
-# --- the local store ------------------------------------------------------------------------------
+# --- stores --------------------------------------------------------------------------------------
 
 
 def status(settings: Settings) -> Shown:
@@ -290,17 +290,12 @@ def config(settings: Settings) -> Shown:
 
 def clear(yes: bool, settings: Settings) -> Shown:
     """Remove everything from the local store; torch's own folder stays."""
+    if not yes:
+        agree(f"Remove all that nbcache stores in {settings.dir}? [y/N] ", "nothing was removed")
     with closing(DirectoryStore(settings.dir)) as store:
-        figures = store_figures(store, settings.max_bytes)
-        if not yes:
-            what = f"{counted(figures.entries, 'entry', 'entries')} of all notebooks in {settings.dir}"
-            agree(f"This would be removed: {what}. Go on? [y/N] ", "nothing was removed")
         removed = ArtifactStore(store).clear()
-    words = f"removed {counted(removed, 'entry', 'entries')} from the {figures.name}"
-    return Shown([f"{words}; torch's own folder stays"], {"removed": removed})
-
-
-# --- stores --------------------------------------------------------------------------------------
+    line = f"removed {counted(removed, 'entry', 'entries')}; torch's own folder stays"
+    return Shown([line], {"removed": removed})
 
 
 def ls(url: str, settings: Settings) -> Shown:
