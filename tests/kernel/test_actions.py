@@ -70,9 +70,15 @@ SPECIAL = (
         (f"0/0: tensor 's._parameters['w']' requires_grad mismatch. {ON_PARAMETER}", "if you froze it"),
         ("0/0: tensor 'x' requires_grad mismatch. expected requires_grad=0", "x.detach()"),
         (f"0/0: expected type of 'x' to be a tensor type, ' but found <class '{PARAMETER}'>", "x.detach()"),
-        ("0/0: expected type of 'm' to be a tensor type, ' but found <class 'NoneType'>", "with and without the argument"),
+        (
+            "0/0: expected type of 'm' to be a tensor type, ' but found <class 'NoneType'>",
+            "with and without the argument",
+        ),
         ("0/0: expected type of 'x' to be a tensor type, ' but found <class '__main__.T'>", "the same class"),
-        ("0/0: mask is None # return x if mask is None else x * mask # In[3]:1", "with and without the argument"),
+        (
+            "0/0: mask is None # return x if mask is None else x * mask # In[3]:1",
+            "with and without the argument",
+        ),
         ('0/0: Duplicate tensors found: ["x", "y"]', "x.clone()"),
         ("0/0: x is y # return x * y # In[3]:1 in f", "x.clone()"),
         (KEY_SET + "DispatchKeySet(CPU, BackendSelect)", "torch.inference_mode()"),

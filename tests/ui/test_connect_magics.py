@@ -155,7 +155,7 @@ session.cache.record('inductor', 'two', b'a graph', made=True)
 session.end_cell()
 value = []
 for line in (
-    'connect ./one', 'config shared_url=./two', 'share team/gpt', 'share "my model"', 'clear',
+    'connect ./one', 'config shared_url=./two', 'share team/gpt', 'share "my model"', 'clear --yes',
     'restore {tmp_path}/one#team/gpt', "restore '{tmp_path}/one#my model'",
 ):
     value.append(run('%nbcache ' + line)['text'])

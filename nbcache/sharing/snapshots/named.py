@@ -266,7 +266,7 @@ class NamedSnapshots:
                 length += len(value)
                 if length > _VERSIONS_BYTES:
                     raise StoreError(
-                        f"what snapshots hold is described in more than {_VERSIONS_BYTES:,} bytes",
+                        f"the list of snapshots is longer than {_VERSIONS_BYTES:,} bytes",
                         where=self.store.name,
                         next_step="`nbcache rm URL#NAME --all-signers` removes one that should not be there",
                     )

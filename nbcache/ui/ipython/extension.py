@@ -77,7 +77,7 @@ def current_session() -> Session:
     """Return the session of the loaded extension, or raise NbcacheError."""
     if _extension is None:
         raise NbcacheError(
-            "nbcache has no session here", next_step="run `%load_ext nbcache`, or load it in IPython"
+            "nbcache is not loaded here", next_step="run `%load_ext nbcache`, or load it in IPython"
         )
     return _extension.session
 
