@@ -39,6 +39,7 @@ _BREAKS = (
 )
 _BREAK_IN_TORCH = re.compile(r"graph_break\(\).*[/\\]torch[/\\]\w+[/\\]")
 """The reason of a graph break that torch has put into its own code, as into its optimizers'."""
+_PACKAGES_LINE = re.compile(r"[/\\](?:site|dist)-packages[/\\](\w+)[^()]*:\d+\)$")
 _BYPASSES = (
     ("does not use torch's caches", "compile with backend='inductor'"),
     ("cannot tell what this graph depends on", "call plain functions and custom operators only"),
@@ -80,7 +81,8 @@ def next_action(graph: GraphRecord) -> str:
 
 
 def break_action(reason: str) -> str:
-    return _first_match(_BREAKS, reason)
+    action, package = _first_match(_BREAKS, reason), _PACKAGES_LINE.search(reason)
+    return action if package is None or "set torch." in action else f"nothing: the line is in {package[1]}"
 
 
 def _miss_action(differences: Sequence[Difference]) -> str:
