@@ -254,7 +254,7 @@ def test_what_to_do_follows_from_the_values_as_well(what: str, before: str, now:
         ({"outcome": Outcome.BYPASS, "reason": "it does not use torch's caches"}, "backend='inductor'"),
         ({"outcome": Outcome.BYPASS, "reason": "no idea"}, "torch does not cache such a graph"),
         ({"outcome": Outcome.DISABLED, "reason": "fx_graph_cache is off"}, "%nbcache config"),
-        ({"outcome": Outcome.HIT}, "stored graph was reused"),
+        ({"outcome": Outcome.HIT}, "this graph was reused"),
         ({}, NOTHING_TO_DO),
     ],
 )

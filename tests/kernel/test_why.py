@@ -85,7 +85,8 @@ def refused(x):
     flex = (
         "from torch.nn.attention.flex_attention import flex_attention as flex; q = torch.ones(1, 1, 128, 16)"
     )
-    cells += [f"{flex}; flex(q, q, q);", "%nbcache why _flex_attention_hop_wrapper"]
+    twice = "for f in (lambda x: x.sin(), lambda x: x.cos()): torch.compile(f, backend='eager')(x)"
+    cells += [twice, "%nbcache why", f"{flex}; flex(q, q, q);", "%nbcache why _flex_attention_hop_wrapper"]
 
     done = run_cells(cells, allow_errors=True)
 
@@ -97,6 +98,7 @@ def refused(x):
     assert "In[4] compiled no graph; what follows is of In[2]" in shown(done, 6)
     assert "In[9] raised an exception and compiled no graph; what follows is of In[2]" in shown(done, 9)
     assert shown(done, 11).startswith("nbcache why · In[11] raised an exception\n")
+    assert shown(done, 13).count("\n    as above") == 1
     assert "no graph is called `_flex_attention_hop_wrapper`: this kernel has compiled" in shown(done, -1)
     assert "no graph is called `nobody`: this kernel has compiled plus" in shown(done, 7)
 

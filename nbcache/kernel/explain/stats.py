@@ -252,10 +252,7 @@ def by_type(refs: Iterable[ArtifactRef], restored: Collection[tuple[str, str]]) 
 
 
 def lifetime(history: Sequence[Run], *, most: int | None = None, now: float = math.inf) -> Lifetime:
-    """Return the figures of a history, which is oldest first and keeps `most` runs at most.
-
-    Its week ends `now`, in Unix seconds.
-    """
+    """Return the figures of a history of `most` runs at most, oldest first, whose last week ends `now`."""
     hits = [run for run in history if run.saved_seconds and run.level is not Level.L0]
     week = [run for run in hits if run.time > now - _WEEK]
     return Lifetime(

@@ -84,11 +84,13 @@ def render_why(rows: Sequence[Why], notices: Sequence[str] = (), remark: str = "
     """Return why graphs missed, and notices; `remark` names their cell, or why the list is empty."""
     parts = [remark] if remark else [] if rows or notices else ["no graph has compiled yet"]
     blocks: list[doc.Block] = [doc.Title("nbcache why", parts)]
+    lines: list[doc.Block] = []
     for row in rows:
         graph, place = row.graph, words.short_location(row.graph)
         outcome = badge(graph.outcome.value, DOT.join([_outcome(graph), words.time_words(graph)]))
         blocks.append(line(code(f"{graph.function} {place}"), faint(f"{_id(graph)}:"), outcome))
-        blocks += _why_lines(row, level=1)
+        above, lines = lines, [*_why_lines(row, level=1)]
+        blocks += lines if lines != above else [line(faint("as above"), level=1)]
     blocks += [line(notice, mark=doc.Mark.NOTICE) for notice in notices]
     data = {"graphs": [row.to_json() for row in rows], "notices": list(notices)}
     return render(blocks, data, "why")

@@ -143,7 +143,6 @@ def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = ""
         return ["nothing compiled"]
     outcomes = Counter(graph.outcome for graph in graphs)
     hits, every = outcomes[Outcome.HIT], len(graphs)
-    words = ((Outcome.BYPASS, "bypassed"), (Outcome.DISABLED, "disabled"))
     waited = sum(waited for graph in graphs if (waited := graph.seconds.get("wait", 0.0)) > _ASKING)
     spent = sum(graph.total_seconds for graph in graphs) - waited
     saved = sum(graph.saved_seconds or 0.0 for graph in graphs)
@@ -152,7 +151,8 @@ def totals(graphs: Sequence[GraphRecord], *, stored: bool = False, why: str = ""
         parts = [f"{hits} of {counted(every, 'graph')} reused in {duration(spent)}{instead}"]
     else:
         parts = [counted(every, "graph"), f"{hits} of {every} hits ({percent(hits, every)})"]
-        parts += [f"{outcomes[outcome]} {word}" for outcome, word in words if outcomes[outcome]]
+        kept_out = {Outcome.BYPASS: "bypassed", Outcome.DISABLED: "disabled"}
+        parts += [f"{outcomes[outcome]} {word}" for outcome, word in kept_out.items() if outcomes[outcome]]
         parts.append(f"{duration(spent)} compiling")
     if waited:
         parts.append(f"{duration(waited)} waiting for another kernel")
