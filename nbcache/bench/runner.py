@@ -167,6 +167,7 @@ def kernel(
     client.log.disabled = True  # it also raises the errors that it logs
     log, group = home.root / "kernel.log", None
     with log.open("wb") as output, contextlib.ExitStack() as running:
+        running.callback(_end_children, but=_children())  # an interrupted start leaves a kernel
         fresh = Kernel(client, log)
         started = client.setup_kernel(env=dict(variables), stdout=output, stderr=output, cleanup_kc=True)
         try:
@@ -183,6 +184,22 @@ def kernel(
             if group is not None:  # the kernel's child processes may outlive it
                 with contextlib.suppress(OSError):
                     os.killpg(group, signal.SIGKILL)
+
+
+def _children() -> set[int]:
+    """Return this process's child processes."""
+    children: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has ended
+            children.update(map(int, (task / "children").read_text().split()))
+    return children
+
+
+def _end_children(*, but: set[int]) -> None:
+    for child in _children() - but:
+        with contextlib.suppress(OSError):  # it has just ended
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def _output_of(cell: Any) -> str:

@@ -80,12 +80,13 @@ def start() -> dict[str, Any]:
 
     A running one is kept if its files are unchanged. NbcacheError if no nursery answers within some minutes.
     """
-    nurseries()  # a new nursery can only replace one that has ended
-    command = protocol.nursery_command(PYTHON_OPTIONS)
+    nurseries()  # those with changed files end
+    null = subprocess.DEVNULL
+    named = subprocess.run(protocol.name_command(PYTHON_OPTIONS), capture_output=True, text=True, check=False)
+    name, command = named.stdout.strip(), protocol.nursery_command(PYTHON_OPTIONS)
     for _ in range(_TRIES):
-        null = subprocess.DEVNULL
         process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
-        if (status := _first_status(process)) is not None:
+        if (status := _first_status(name, process)) is not None:
             return status
         if process.returncode != 0:
             raise NbcacheError(
@@ -101,15 +102,14 @@ def start() -> dict[str, Any]:
     )
 
 
-def _first_status(process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
-    """Return the status of this nursery, or of a running one that made it end; None if it failed."""
+def _first_status(name: str, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
+    """Return the first status of the nursery of this name, which may run already; None if it failed."""
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         has_ended = process.poll() is not None
-        is_starting = bool(protocol.starting())  # read first: a nursery that starts later is listed below
-        for status in nurseries():
-            if status["process"] == process.pid or process.returncode == 0:
-                return status
+        is_starting = protocol.is_starting(name)  # read first: a nursery that starts later answers below
+        if (status := protocol.request(name, "status")) is not None:
+            return status
         if process.returncode or (has_ended and not is_starting):
             return None
         time.sleep(0.1)

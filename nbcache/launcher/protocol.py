@@ -40,10 +40,9 @@ _HARMLESS = """
 """Environment variables that no library reads at import; a forked kernel gets its launcher's."""
 _HARMLESS_BEGINNINGS = ("JPY_", "SSH_", "VSCODE_")
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
-_NURSERY = (
-    "import sys; sys.flags.safe_path or sys.path.pop(0); "
-    "from nbcache.launcher.nursery import main; main(*sys.argv[1:])"
-)
+_BESIDE = "import sys; sys.flags.safe_path or sys.path.pop(0); "
+_NURSERY = f"{_BESIDE}from nbcache.launcher.nursery import main; main(*sys.argv[1:])"
+_NAME = f"{_BESIDE}from nbcache.launcher.protocol import own_name; print(own_name())"
 _INHERITED = ("Cap", "NoNewPrivs", "Seccomp")
 """Beginnings of the lines of /proc/self/status that children inherit.
 
@@ -138,6 +137,10 @@ def starting() -> dict[str, int]:
         lock: _holder(lock) for lock in locks if not os.path.exists(lock.removesuffix(_LOCK) + _SUFFIX)
     }
     return {lock: process for lock, process in processes.items() if process is not None}
+
+
+def is_starting(name: str) -> bool:
+    return os.path.join(folder(), name + _LOCK) in starting()
 
 
 def _holder(lock: str) -> int | None:
@@ -309,6 +312,11 @@ def nursery_command(options: Sequence[str], *names: str) -> list[str]:
     `-P` would do the same, but its kernels would have it in `sys.flags`, and IPython would obey it.
     """
     return [sys.executable, *options, "-c", _NURSERY, *names]
+
+
+def name_command(options: Sequence[str]) -> list[str]:
+    """Return the command that prints the name of a nursery with these options and this environment."""
+    return [sys.executable, *options, "-c", _NAME]
 
 
 def own_name() -> str:

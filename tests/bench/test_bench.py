@@ -379,6 +379,31 @@ def test_an_interrupted_cell_ends_the_command_that_it_runs(own, isolated, run_py
     assert not list(Path(isolated["TMPDIR"]).iterdir())
 
 
+@pytest.mark.compile
+def test_a_kernel_whose_start_is_interrupted_ends_before_its_folder_is_removed(tmp_path, run_python):
+    code = textwrap.dedent(f"""\
+        import os
+        from pathlib import Path
+        from nbclient import NotebookClient
+        from nbcache.bench import runner
+
+        def interrupt(client):
+            started.append(runner._children())
+            raise KeyboardInterrupt
+
+        started, folder = [], Path({str(tmp_path)!r})
+        NotebookClient.start_new_kernel_client = interrupt
+        home = runner.Home(folder)
+        home.empty()
+        try:
+            with runner.kernel(home, folder, home.environment(os.environ)):
+                pass
+        except KeyboardInterrupt:
+            print([len(started[0]), len(runner._children())])
+    """)
+    assert json.loads(run_python(code).stdout) == [1, 0]
+
+
 def test_a_command_that_stays_alive_after_its_output_is_killed_and_is_one_error(monkeypatch, capsys):
     stays = (
         "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True)\n"

@@ -248,21 +248,27 @@ def test_what_has_changed_on_disk_ends_the_nursery(own_place: Place, file: str) 
     assert not nursery_of(place.start())
 
 
-def test_the_command_replaces_a_nursery_whose_files_have_changed(own_place: Place) -> None:
+def test_the_command_starts_a_nursery_where_one_has_changed_or_is_of_another_environment(
+    own_place: Place,
+) -> None:
     library = own_place.folder / "library"
     library.mkdir()
     (library / "sitecustomize.py").write_text("")
     own_place.environ["PYTHONPATH"] = f"{library}:{own_place.environ['PYTHONPATH']}"
-    own_place.nbcache("start")
-    (before,) = own_place.nurseries()
 
-    own_place.nbcache("start")
-    assert own_place.nurseries() == [before]
+    def started() -> int:
+        process: int = json.loads(own_place.nbcache("start", "--json"))["process"]
+        return process
+
+    own_place.environ["OMP_NUM_THREADS"] = "1"
+    other = started()
+    del own_place.environ["OMP_NUM_THREADS"]
+    before = started()
+    assert before != other and started() == before
+
     (library / "sitecustomize.py").write_text("edited = True")
-    own_place.nbcache("start")
-
-    (after,) = own_place.nurseries()
-    assert after["process"] != before["process"] and nursery_of(own_place.start()) == after["process"]
+    after = started()
+    assert after not in (before, other) and nursery_of(own_place.start()) == after
 
 
 def test_a_folder_that_others_can_use_is_not_used(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def waits_for_a_lock(launcher: psutil.Process) -> bool:
 
 def test_a_restarted_kernel_waits_for_the_end_of_the_one_before_it(start: Start) -> None:
     kernel = start()
+    assert nursery_of(kernel)
     watcher = process_of(kernel).parent()
     assert watcher is not None
     watcher.suspend()  # as on a busy machine: the kernel keeps its ports though its launcher was killed
