@@ -323,7 +323,7 @@ def test_without_the_extension_there_is_no_session(run_python):
     done = run_python("import nbcache; nbcache.session()", check=False)
 
     assert done.returncode == 1
-    assert "nbcache has no session here" in done.stderr
+    assert "nbcache is not loaded here" in done.stderr
 
 
 def test_silent_and_empty_cells_leave_the_reports_in_step(in_shell):

@@ -89,7 +89,7 @@ def test_the_terminal_shows_the_local_store_and_empties_it_after_asking(bob, tmp
         printed = capsys.readouterr()
         return printed.out + printed.err
 
-    assert "nbcache in a terminal" in said() and "show what the local store holds" in said()
+    assert "nbcache in a terminal" in said() and "the size of the local store" in said()
     assert said("status").endswith(f"{tmp_path / 'store'}\n  1 graph of /model.ipynb\n")
     assert said("stats") == "all notebooks · nothing compiled\n"
     assert "environment, NBCACHE_DIR" in said("config")

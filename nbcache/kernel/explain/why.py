@@ -76,7 +76,7 @@ def next_action(graph: GraphRecord) -> str:
     if graph.outcome is Outcome.DISABLED:
         return "turn the cache on: %nbcache config shows the setting"
     if graph.outcome is Outcome.HIT:
-        return "nothing: the stored graph was reused"
+        return "nothing: this graph was reused"
     return "trust who signed it: %nbcache trust" if _UNTRUSTED in (graph.reason or "") else NOTHING_TO_DO
 
 
