@@ -216,6 +216,10 @@ class Session:
         """The graphs since the extension was loaded, oldest first; of thousands the last 1,000 or more."""
         return self._tracker.records
 
+    def forget_graphs(self, begin: int) -> None:
+        """Leave the graphs from this index on out of `graphs` and reports; what is stored stays."""
+        self._tracker.forget(begin)
+
     @property
     def reports(self) -> list[CellReport]:
         """The reports of the last 1,000 cells that have run, oldest first."""

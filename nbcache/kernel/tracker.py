@@ -166,6 +166,13 @@ class Tracker:
         compile_ids = {record.compile_id for record in self._records}
         self._frames = {key: frame for key, frame in self._frames.items() if key in compile_ids}
 
+    def forget(self, begin: int) -> None:
+        """Drop the records from this index on, which nobody is to see."""
+        with self._lock:
+            del self._records[begin:]
+            self._runs = {run: index for run, index in self._runs.items() if index < begin}
+            self._tuned = {index: tuned for index, tuned in self._tuned.items() if index < begin}
+
     def end_cell(self) -> tuple[GraphRecord, ...]:
         """Return the graphs of the cell that was running; later compiles have no cell."""
         with self._lock:

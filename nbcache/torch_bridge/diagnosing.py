@@ -133,7 +133,10 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
             except KeyboardInterrupt:  # a second interrupt, which may leave a container empty
                 state.restore()
                 raise
-    names = {graph.function for graph in session.graphs[first_graph:]} | {call.name.rpartition(".")[2]}
+            finally:
+                names = {graph.function for graph in session.graphs[first_graph:]}
+                session.forget_graphs(first_graph)  # trials: not the user's compiles
+    names.add(call.name.rpartition(".")[2])
     for text in notices:
         if not any(text.startswith(f"{name} ") for name in names):  # else it concerns only this diagnosis
             session.notice(text)
