@@ -11,7 +11,7 @@ import pytest
 
 from nbcache.core.model import Direction, Outcome
 from nbcache.core.reports import Difference, Explanation, GraphRecord
-from nbcache.kernel.explain.guards import readable, recompile_action
+from nbcache.kernel.explain.guards import in_words, readable, recompile_action
 from nbcache.kernel.explain.why import break_action, next_action
 
 KEY_SET = (
@@ -253,3 +253,9 @@ def test_the_cures_help_in_torch() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_report_has_guards_in_the_names_of_the_users_code() -> None:
+    guard = "2/0: G['k'] == 2.0  # return y * k  # In[6]:5 in torch_dynamo_resume_in_f_at_4"
+    assert in_words(guard) == "2/0: k == 2.0 (return y * k, In[6]:5 in f)"
+    assert in_words("0/0: L['self'].d.training == True") == "0/0: self.d.training == True"

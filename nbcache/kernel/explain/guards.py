@@ -66,6 +66,13 @@ def readable(guards: str) -> str:
     return guards.replace("state changed: num_threads", "state changed: number of threads")
 
 
+def in_words(guards: str) -> str:
+    """Return guards in the names of the user's code: `k == 2.0 (return y * k, In[6]:5 in f)`."""
+    names = re.sub(r"\b[GL]\['(\w+)'\]", r"\1", readable(guards))
+    functions = re.sub(r"\b(?:torch_dynamo_resume_in_)+(\w+?)(?:_at_\d+)+\b", r"\1", names)
+    return re.sub(r" +# (.*?) +# (.*)", r" (\1, \2)", functions)
+
+
 def dynamic_spares(guard: str) -> bool:
     """Return whether dynamic=True from the start would have spared a recompile, by the guard that failed."""
     return recompile_action(guard).startswith(_DYNAMIC)

@@ -12,7 +12,7 @@ from typing import Any
 from nbcache.core.model import Level, Outcome
 from nbcache.core.reports import Activity, GraphRecord, cost_of_hit
 from nbcache.core.text import DOT, NOTHING, counted, duration, one_line, percent, size
-from nbcache.kernel.explain.guards import readable
+from nbcache.kernel.explain.guards import in_words
 from nbcache.kernel.explain.timeline import OUTSIDE
 from nbcache.kernel.prewarming import Prewarming
 from nbcache.sharing.live.level import SharedFigures
@@ -206,7 +206,7 @@ def explanations(graph: GraphRecord) -> list[tuple[str, str]]:
     why = f"{duration(waited)} for another kernel, {'which compiled it' if is_hit else 'in vain'}"
     labelled = (
         ("note", cost_of_hit(graph.reason)) if is_hit else (graph.outcome.value, graph.reason),
-        ("recompile", readable(graph.recompile_reason or "")),
+        ("recompile", in_words(graph.recompile_reason or "")),
         ("graph break", graph.graph_break_reason),
         ("waited", why if waited > _ASKING else None),
     )
