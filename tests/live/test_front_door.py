@@ -137,7 +137,7 @@ def test_a_miss_and_a_hit_that_is_traced_again_name_their_cause(with_headers, ru
     said = {number: [graph["reason"] for graph in listed] for number, listed in reasons.items()}
     assert said[3] == ["compiled for the first time in this notebook"]
     assert outcomes(notebook)[1] == "hit"
-    assert said[5][0].startswith("traced again: AOTAutograd has no entry, has other names")
+    assert said[5][0].startswith("traced again: AOTAutograd has no entry for these names")
     assert "nothing stored: --no-save" in " ".join(shown(notebook, 7).split())
     (count,) = {graph["threads"] for graph in reasons[5]}
     assert said[7][0] == f"not stored for this number of threads: {count + 1} now, {count} before"
