@@ -121,22 +121,22 @@ def medians(runs: Iterable[Run]) -> list[dict[str, Any]]:
 
 def _row(group: Sequence[Run], texts: Sequence[str] | None) -> dict[str, Any]:
     seconds = [run.cell_seconds for run in group]
-    worst = min(group, key=lambda run: run.outcomes["hit"])
-    loads = worst.reports is not None
+    fewest_hits = min(group, key=lambda run: run.outcomes["hit"])
+    has_nbcache = fewest_hits.reports is not None
     compiled = [sum(graph.get("kernels_compiled", 0) for graph in run.graphs) for run in group]
     return {
-        "variant": worst.variant,
-        "idle": worst.idle,
+        "variant": fewest_hits.variant,
+        "idle": fewest_hits.idle,
         "runs": len(group),
         "cell_seconds": statistics.median(seconds),
         "cell_fastest": min(seconds),
         "cell_slowest": max(seconds),
-        "cells": {title: statistics.median(run.cells[title] for run in group) for title in worst.cells},
+        "cells": {title: statistics.median(run.cells[title] for run in group) for title in fewest_hits.cells},
         "start_seconds": statistics.median(run.start_seconds for run in group),
         "agrees": all(run.printed == texts for run in group) if texts else None,
-        "graphs": len(worst.graphs) if loads else None,
-        "outcomes": dict(worst.outcomes),
-        "kernels_compiled": max(compiled) if loads else None,
+        "graphs": len(fewest_hits.graphs) if has_nbcache else None,
+        "outcomes": dict(fewest_hits.outcomes),
+        "kernels_compiled": max(compiled) if has_nbcache else None,
     }
 
 

@@ -158,7 +158,7 @@ class Sharing:
 
     def restore(self, snapshots: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:
         """Restore snapshots, at once or when torch is imported; return each with the part that fits."""
-        self.follow_baseline(snapshots)
+        self.follow_cpu_baseline(snapshots)
         environment = self._session.environment
         restored: list[tuple[Received, Manifest | None]] = []
         problems: list[NbcacheError] = []
@@ -211,7 +211,7 @@ class Sharing:
         current = self._session.environment
         return compatibility.unfit_line(received.snapshot.manifests, current, self.cells) if current else ""
 
-    def follow_baseline(self, snapshots: Sequence[Received]) -> None:
+    def follow_cpu_baseline(self, snapshots: Sequence[Received]) -> None:
         """Make the kernel compile for a baseline if snapshots need it, unless the user set `portable`."""
         settings = self._session.settings
         environment = self._session.environment or self._foreseen()
@@ -260,7 +260,7 @@ class Sharing:
         self.keyring.add(stranger.fingerprint, name)
         self._ignored.discard(stranger.fingerprint)
         self.judge.forget()
-        self.follow_baseline([stranger.received])
+        self.follow_cpu_baseline([stranger.received])
         if (environment := self._session.environment) is not None:
             self.restore_all(environment)
             self._session.cache.start_reading_ahead()

@@ -49,7 +49,7 @@ class TorchBridge:
             "keys": lambda: self._keys,
             "traces": lambda: self.traces,
         }
-        self.hooks = Hooks(parts, owners, self._lose)
+        self.hooks = Hooks(parts, owners, self._do_without)
         self._imports: ImportHook | None = None
         self._session: Session | None = None
         self._variables: tuple[str | None, ...] = ()
@@ -144,10 +144,11 @@ class TorchBridge:
         help = "folder of torch's caches on this machine"
         return [*cache_settings.rows(), CacheSetting(FOLDER, *self.folder.where(), help=help, note=note)]
 
-    def _lose(self, loss: Loss, problem: UnsupportedTorch) -> None:
+    def _do_without(self, loss: Loss, problem: UnsupportedTorch) -> None:
+        """Go on without portable code, AOTAutograd's entries or all of nbcache, as `loss` says."""
         consequence, session = None, self._session
         if loss is Loss.PORTABLE and self._baseline is not None and session is not None:
-            _set_portable_off(session, "which a part of nbcache that is off needs")
+            _set_portable_off(session, "because it needs a part of nbcache that is off")
             self._compile_for(None, session)
         elif loss is Loss.ENTRIES:
             try:

@@ -91,8 +91,8 @@ class _Trial:
 
 class _Thread(threading.local):
     call: _Compile | None = None
-    trial: _Trial | None = None
-    """The trial that this thread runs; None while the thread runs the user's code."""
+    sample_trial: _Trial | None = None
+    """The trial of the sample that this thread runs; None while the thread runs the user's code."""
 
 
 class Traces:
@@ -144,6 +144,7 @@ class Traces:
                 self._here.call = outer_call
 
         def compile_frame(original: Any, *args: Any, **kwargs: Any) -> Any:
+            """Adopt a stored trace of the frame; else have torch trace it, and record the trace."""
             __tracebackhide__ = True
             call = self._here.call
             unsupported = kwargs.get("export") or kwargs.get("package") or kwargs.get("distributed_state")
@@ -158,8 +159,8 @@ class Traces:
                 return trace()
             if (output := self._adopt(call, frame, backend)) is not None:
                 return output
-            is_known_without = not self._draws_audit() and self._session.find(NO_TRACE, call.place)
-            if self._here.trial is None and (events.is_restoring_only() or is_known_without):
+            is_known_untraceable = not self._draws_audit() and self._session.find(NO_TRACE, call.place)
+            if self._here.sample_trial is None and (events.is_restoring_only() or is_known_untraceable):
                 return trace()
             if call.audited is None and not ExecutedCode.is_possible():
                 self._log_refusal(code, NoTrace("a profiler runs"))
@@ -223,7 +224,7 @@ class Traces:
                 yield Slice("read a trace", partial(self._read, artifact))
 
     def _run_trial(self, trial: _Trial, run_sample: Callable[[], float | None]) -> None:
-        self._here.trial = trial
+        self._here.sample_trial = trial
         try:
             if (result := run_sample()) is None:  # its artifacts are gone, or another thread compiles
                 return
@@ -233,7 +234,7 @@ class Traces:
         except Exception as error:
             self._fail("trying a trace on a sample", error)
         finally:
-            self._here.trial = None
+            self._here.sample_trial = None
 
     def _read(self, artifact: Artifact) -> None:
         try:
@@ -257,7 +258,7 @@ class Traces:
 
     def _find_place(self, call: _Compile) -> bool:
         """Return whether nbcache knows everything that has run before a frame; set the frame's place."""
-        if self._here.trial is not None:
+        if self._here.sample_trial is not None:
             return True
         try:
             call.place = self._reruns.place(call.key)
@@ -273,7 +274,7 @@ class Traces:
 
         The facts of the last one, which may be of another program, say what has changed.
         """
-        if (trial := self._here.trial) is not None:
+        if (trial := self._here.sample_trial) is not None:
             yield from () if trial.artifact is None else [(trial.artifact, True)]
             return
         stored, digests = self._session.find(_TYPE, call.key), self._reruns.traces_at(call.key, call.place)
@@ -311,7 +312,7 @@ class Traces:
                     values = check_facts(self._torch, read, frame, thorough=number == 0)
                     if not is_rerun:
                         raise NoTrace(_OTHER_PROGRAM)
-                    if (trial := self._here.trial) is None and self._audits():
+                    if (trial := self._here.sample_trial) is None and self._audits():
                         call.audited = digest, trace
                         return None
                     call.adoption = adopt(
@@ -387,7 +388,7 @@ class Traces:
                 self._store(call, frame, output, observations)
             except (NoTrace, Unknown, FormatError, RecursionError) as why:
                 self._log_refusal(frame.code, why)
-                if call.audited is None and self._here.trial is None:
+                if call.audited is None and self._here.sample_trial is None:
                     self._session.cache.record(NO_TRACE, call.place, str(why).encode(), made=True)
         except Exception as error:
             self._fail("recording a trace", error)
@@ -402,7 +403,7 @@ class Traces:
             return
         trace = replace(trace, seconds=round(call.seconds, 3), **_break_fields(call.graph_break, frame.code))
         artifact = Artifact(_TYPE, call.key, to_bytes(trace))
-        if (trial := self._here.trial) is not None:
+        if (trial := self._here.sample_trial) is not None:
             trial.artifact = artifact
             return
         newest = self._session.find(_TYPE, call.key)[:1]  # usually, an edit elsewhere changes no trace

@@ -340,7 +340,7 @@ def make_trace(
             continue
         if trace_rows.is_storable(source):
             sources.index(source)
-    values = [source_values.get(source) for source in sources.all]
+    values = [source_values.get(source) for source in sources.sources]
     needed = {*ordered_keys, *input_indices, *(row[0] for row in guards), *(row[0] for row in shapes)}
     if any(values[index] is RUNS for index in needed):
         raise NoTrace("torch guards a value that your code returns")
@@ -372,8 +372,8 @@ def make_trace(
         is_complete = index < full_count or facts.is_config(type(value))
         fact_rows.append([index, facts.fact_of(objects, value, frame.scope, complete=is_complete)])
         if index < full_count and value is not facts.builtins_of(frame.scope):
-            state_reads.check_environment(sources.all[index], value)
-            _check_value(objects, value, inlined, in_order=sources.all[index] not in unguarded)
+            state_reads.check_environment(sources.sources[index], value)
+            _check_value(objects, value, inlined, in_order=sources.sources[index] not in unguarded)
     attribute_names = _attribute_names(observations, [*objects.classes(), *all_objects])
     places = _places_of_objects(torch, objects, observed, values, inlined)
     for module, name in chain(places, _places_in_modules(observations, attribute_names)):
@@ -472,7 +472,9 @@ def _uses_of_unwrap(observations: Observations, sources: Sources, values: Sequen
     """Yield functions that only `inspect.unwrap` calls, which uses them to detect cycles."""
     for function in (id, sys.getrecursionlimit):
         callers = [code for code, _ in observations.codes.values() if function.__name__ in code.co_names]
-        names = [source.name for source, value in zip(sources.all, values, strict=True) if value is function]
+        names = [
+            source.name for source, value in zip(sources.sources, values, strict=True) if value is function
+        ]
         if not all("inspect" in name or "__builtins_dict__" in name for name in names):
             continue
         if callers and all(code.co_filename == inspect.__file__ for code in callers):

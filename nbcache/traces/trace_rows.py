@@ -70,7 +70,7 @@ def without_skips(source: Any) -> Any:
 class Sources:
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
-        self.all: list[Any] = []
+        self.sources: list[Any] = []
         self._indices: dict[Any, int] = {}
 
     def index(self, source: Any) -> int:
@@ -85,7 +85,7 @@ class Sources:
             raise NoTrace(f"{source.name} has a kind of source that nbcache does not know ({way})")
         base = self.index(source.base) if kind in _CHAINED else None
         self.rows.append([kind, base, self._fields(source)])
-        self.all.append(source)
+        self.sources.append(source)
         self._indices[source] = index = len(self.rows) - 1
         return index
 

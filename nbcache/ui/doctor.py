@@ -187,7 +187,9 @@ def _tested_hooks() -> Checks:
     """Check whether the hooks were tested with this torch; trying them would import torch's compiler."""
     installed = torch_behavior.release(torch_version() or "0.0")
     if installed > NEWEST:
-        text = f"torch {spelled(installed)} is newer than {_NEWEST}, the newest with which they were tested"
+        text = (
+            f"torch {spelled(installed)} is newer than {_NEWEST}, the newest with which the hooks were tested"
+        )
         yield _note(text, "%nbcache doctor, in a kernel that has compiled, says which parts are off")
     else:
         yield _ok(f"tested with torch {spelled(installed)}")

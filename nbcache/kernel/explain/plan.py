@@ -321,8 +321,9 @@ def _graphs_by_cell(
 ) -> dict[str, list[Run]]:
     """Return cell digest → its graphs; cells that ran last are at the end.
 
-    A cell's graphs are those of one kernel that ran it here (`of_one_kernel`), else those of all manifests
-    that fit, else those of a kernel elsewhere. `present` are the digests of the notebook's cells.
+    A cell's graphs are those of one kernel that ran it in one of `environments` (none: in any), else those of
+    all manifests in `places`, else those of a kernel in another environment. For the others, see
+    `of_one_kernel`.
     """
     runs_of: dict[str, list[Run]] = {}
     for run in history:

@@ -115,7 +115,7 @@ def examine(file: SnapshotFile, keyring: Keyring, *, where: str) -> tuple[list[R
 
 
 def read_manifest(data: bytes, keyring: Keyring, *, where: str) -> Received:
-    """Return the snapshot in a file without artifacts, checked as by `receive`; it unlocks nothing."""
+    """Return the snapshot in a file with a manifest and no artifacts; its signature is checked."""
     with errors_at(where):
         file = decode_file(data)
         if file.packed or len(file.versions) != 1:

@@ -289,7 +289,7 @@ def _load(name: str, path: Path) -> ModuleType:
 
 
 def provide_autotune(module: ModuleType, context: Context, patches: Patches) -> None:
-    """Write a kernel's best configuration before this process reads it; torch 2.11 has another module."""
+    """Write a kernel's best configuration before torch reads it, which torch 2.11 does in another module."""
     backend = vars(module).get("LocalCacheBackend") or vars(module).get("_LocalAutotuneCacheBackend")
     if backend is None and module.__name__.endswith("autotune_cache"):
         raise AttributeError(f"{module.__name__} has no backend for this machine")

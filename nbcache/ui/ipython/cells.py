@@ -91,7 +91,7 @@ class Cells:
         self._line: LiveLine | None = None
         self._running: list[_Running] = []
         """The running cells, outermost first; more than one if a cell runs another."""
-        self._to_number = False
+        self._needs_number = False
         self.began = time.monotonic()
         self.waiting: list[Callable[[], None]] = []
         """Actions for the end of the running cell."""
@@ -137,9 +137,9 @@ class Cells:
 
     def number(self, code: str, number: int) -> None:
         """Set the running cell's execution count. At `pre_run_cell` it may still be another cell's."""
-        if self._to_number:
+        if self._needs_number:
             self._session.begin_cell(Cell.of(code, number))
-            self._to_number = False
+            self._needs_number = False
 
     def before(self, info: Any) -> None:
         """Begin a cell: IPython's event `pre_run_cell`."""
@@ -150,7 +150,7 @@ class Cells:
             self._session.program.note_cell(info.raw_cell, getattr(info, "cell_id", None))
         if len(self._running) > 1:  # a cell that another cell runs with `%run` or `run_cell`
             return
-        self._to_number, self.began = info.store_history, time.monotonic()
+        self._needs_number, self.began = info.store_history, time.monotonic()
         self._session.begin_cell(Cell.of(info.raw_cell, None))
         settings, is_kernel = self._session.settings, getattr(self._shell, "kernel", None) is not None
         if is_kernel and settings.live and settings.report != "never":

@@ -343,7 +343,7 @@ def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, 
 def insert_compile_calls(tree: ast.Module, targets: Iterable[str], existing: Collection[str]) -> None:
     """Insert a call of `HOOK` after each statement that binds a target, and at the start for `existing`."""
     bound = frozenset(_all_bindings(tree.body))
-    binders = {
+    bindings_of = {
         target: {target} if target in bound else {*accumulate(target.split("."), "{}.{}".format)}
         for target in targets
     }
@@ -364,22 +364,27 @@ def insert_compile_calls(tree: ast.Module, targets: Iterable[str], existing: Col
             for inner in _blocks(stmt):
                 inner[:] = block(inner)
             names = set(_bindings(stmt))
-            new += [stmt, *(statement(call(name), stmt) for name, paths in binders.items() if paths & names)]
+            new += [
+                stmt,
+                *(statement(call(name), stmt) for name, paths in bindings_of.items() if paths & names),
+            ]
             if _is_opaque(stmt):
-                new += [statement(f"if {_root(name)!r} in locals(): {call(name)}", stmt) for name in binders]
+                new += [
+                    statement(f"if {_root(name)!r} in locals(): {call(name)}", stmt) for name in bindings_of
+                ]
         return new
 
     def is_used_before_bound(target: str) -> bool:
-        """Return whether the cell can use the value that `target` has at the start."""
+        """Return whether the cell, or code that it calls, can use the value of `target` at the start."""
         for stmt in tree.body:
-            if binders[target].intersection(_bindings(stmt)):
+            if bindings_of[target].intersection(_bindings(stmt)):
                 return False
             if any(isinstance(node, ast.Name) and node.id == _root(target) for node in ast.walk(stmt)):
                 return True
         return True
 
     line_1 = ast.Pass(lineno=1, col_offset=0, end_lineno=1, end_col_offset=0)
-    used = [target for target in binders if target in existing and is_used_before_bound(target)]
+    used = [target for target in bindings_of if target in existing and is_used_before_bound(target)]
     future = [stmt for stmt in tree.body if isinstance(stmt, ast.ImportFrom) and stmt.module == "__future__"]
     head = 1 + tree.body.index(future[-1]) if future else 0
     first = [statement(call(target), line_1) for target in used]

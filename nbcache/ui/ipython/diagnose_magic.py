@@ -183,7 +183,7 @@ def _findings(diagnosis: Diagnosis) -> Iterator[doc.Line]:
         yield label_line("results", _results(diagnosis.comparison))
         if diagnosis.saved_seconds >= 0.1:
             spent = f"it took {duration(diagnosis.compile_seconds)} now"
-            text = f"{spent}; the table has the compile time without stored graphs"
+            text = f"{spent}; the compile time in the table is that without stored graphs"
             yield label_line("from caches", text)
     yield from (label_line("note", note) for note in diagnosis.notes)
 

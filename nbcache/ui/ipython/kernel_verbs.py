@@ -293,7 +293,7 @@ class SnapshotVerbs(Planner):
             start_thread(self._notice_later, "tell")
             return
         with suppress(NbcacheError):  # the keys are unreadable; a line below says so
-            self.sharing.follow_baseline(self.sharing.snapshots())
+            self.sharing.follow_cpu_baseline(self.sharing.snapshots())
         for line in self.arrivals():
             write(f"nbcache: {line}")
         self._ask()

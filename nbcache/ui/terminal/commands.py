@@ -350,7 +350,9 @@ def gc(url: str, grace: float | None, unused_days: float | None, settings: Setti
     else:
         artifacts, publishers = counted(live.artifacts, "artifact"), counted(live.publishers, "publisher")
         unused = f"that no kernel has used for {max_age / 86400:g} days"
-        lines.append(f"live: removed {artifacts} {unused}, and what {publishers} had; {live.kept} kept")
+        lines.append(
+            f"live: removed {artifacts} {unused}, and those of {publishers}; {live.kept} artifacts stay"
+        )
     lines += [line for problem in live.problems for line in problem.diagnostics()]
     data = {
         "removed": done.removed,
@@ -645,7 +647,7 @@ def kernel(action: str, user: bool, settings: Settings) -> Shown:
     match action:
         case "install":
             folder = kernel_spec.install(user=user)
-            how = "choose the kernel `Python 3 (nbcache)` in Jupyter: its second start finds torch imported"
+            how = "choose the kernel `Python 3 (nbcache)` in Jupyter: later starts find torch imported"
             return Shown([f"installed: {folder}", how], {"folder": str(folder)})
         case "uninstall":
             stopped, folder = _stop(), kernel_spec.uninstall()
