@@ -53,9 +53,9 @@ def test_what_cannot_be_connected_to_is_said_and_nothing_is_connected(in_shell):
     assert "cannot be reached" in texts[0] and "next: check that the server runs" in texts[0]
     assert "NBCACHE_SHARED_URL" in texts[1]
     assert "`two` is not understood" in texts[2] and "`--json` is not understood" in texts[3]
-    assert "port that is no number" in texts[4]
+    assert "port that is not a number" in texts[4]
     assert "there is no store with the scheme 'nothing'" in texts[5]
-    assert "no folder that is there" in texts[6] and "redis://host" in texts[6]
+    assert "neither a URL nor an existing folder" in texts[6] and "redis://host" in texts[6]
     assert "`now` is not understood. Usage: %nbcache disconnect" in texts[7]
     assert ran[-1]["success"] and "not connected" in texts[-1]
     assert not connected
@@ -124,7 +124,7 @@ refs = session.cache.stored_manifest().artifacts
 value.append([ref.key for ref in session.shared_client.level.present(here, refs)])
 """
     )
-    assert waiting_text.startswith(f"nbcache: some graphs are not yet shared with {tmp_path}/shared yet (")
+    assert waiting_text.startswith(f"nbcache: some graphs are not yet shared with {tmp_path}/shared (")
     assert shared_text.startswith("nbcache: everything is stored and shared (")
     assert keys == ["one"]
 
