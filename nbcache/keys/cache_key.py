@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from threading import local
 from types import FunctionType, ModuleType
@@ -45,6 +47,20 @@ _ATTRIBUTE = "nbcache_dependencies"
 """Name of the digest in torch's keys; torch's own list of their parts shows it."""
 GIVEN_DECOMPOSITIONS = "decompositions that are given"
 """Name of AOTAutograd's table of decompositions, which is part of digests."""
+
+
+@dataclass(frozen=True)
+class _GraphDigest:
+    """The digest of a graph's dependencies; torch's list of key parts shows its `parts` as JSON."""
+
+    digest: str
+    parts: Mapping[str, str] = field(compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (self.digest,)  # torch's key is a hash of this
+
+    def __str__(self) -> str:
+        return json.dumps(self.parts)
 
 
 class Dependencies:
@@ -422,7 +438,7 @@ class Dependencies:
 
     # --- what a graph depends on ----------------------------------------------------------------
 
-    def of(self, module: Any, example_inputs: Sequence[Any], details: Any) -> str | None:
+    def of(self, module: Any, example_inputs: Sequence[Any], details: Any) -> _GraphDigest | None:
         """Return the digest of what torch's key leaves out, or None; Unknown if a behaviour is unknown."""
         graph = TracedGraph(self._torch, module)
         aot_config = getattr(details, "aot_config", None)  # of AOTAutograd's key for Dynamo's graph
@@ -445,7 +461,9 @@ class Dependencies:
         for number, annotation in graph.annotations():
             state.note(number)
             state.add(annotation, "an annotation of a node")
-        facts = [*global_state.flags(self._torch), *graph.shapes(example_inputs), *graph.frozen_parameters()]
+        flags = [*global_state.flags(self._torch)]
+        state.shown |= {f"the flag {name}": str(value) for name, value in flags}
+        facts = [*flags, *graph.shapes(example_inputs), *graph.frozen_parameters()]
         for name, value in facts if aot_config else [*facts, *graph.training()]:
             state.note(name, value)
         if (dtype := self._torch.get_default_dtype()) is not self._torch.float32:
@@ -464,7 +482,7 @@ class Dependencies:
         if state.digest != self._empty:
             self._add_reachable(state, decompositions)
             graph.add_metadata(state, passes=state.has_graph_passes)
-        return None if state.digest == self._empty else state.digest
+        return None if state.digest == self._empty else _GraphDigest(state.digest, state.shown)
 
     def _add_inputs(self, state: GraphFingerprint, graph: TracedGraph, example_inputs: Sequence[Any]) -> None:
         torch = self._torch

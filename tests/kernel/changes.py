@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["CHANGES", "OPTIMIZER", "PROGRAM", "STEPS", "TRAINING", "TRAININGS"]
+__all__ = ["CHANGES", "OPERATOR", "OPERATORS", "OPTIMIZER", "PROGRAM", "STEPS", "TRAINING", "TRAININGS"]
 
 PROGRAM = """\
 import os, torch
@@ -171,6 +171,32 @@ STEPS = {
     "shape of a parameter": stepped(WEIGHT, WEIGHT.replace("(3)", "(4)"), r"input 0: f32\[3\] before"),
 }
 """The same for an optimizer."""
+
+OPERATOR = """\
+import torch
+K = 2.0
+@torch.library.custom_op("nbtest::scale", mutates_args=())
+def scale(x: torch.Tensor) -> torch.Tensor: return x * K
+@scale.register_fake
+def _(x): return torch.empty_like(x)
+def back(context, gradient): return gradient * K
+scale.register_autograd(back)
+x = torch.ones(3, requires_grad=True)
+def results(compile):
+    compile(lambda x: scale(x).sum())(x).backward()
+    return [x.grad]
+"""
+OPERATORS = {
+    "number that an operator reads": (
+        OPERATOR.replace("2.0", "3.0"),
+        "`K`, in back\\(\\), in `nbtest::scale`: 2.0 before, 3.0 now",
+    ),
+    "gradient of an operator": (
+        OPERATOR.replace("gradient * K", "gradient + K"),
+        r"the code of back\(\), in `nbtest::scale`",
+    ),
+}
+"""The same for a custom operator."""
 
 TRAINING = """\
 import torch

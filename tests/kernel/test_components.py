@@ -115,10 +115,25 @@ def test_a_difference_is_told_in_words(line: str, told: str) -> None:
 
 
 def test_what_follows_from_another_difference_is_listed_only_without_one() -> None:
-    follows = "[x] nbcache_dependencies: another", f"[x] gm: {CODE.replace('(sin,', '(arg1_1,')}"
+    follows = "[x] nbcache_dependencies: {}", f"[x] gm: {CODE.replace('(sin,', '(arg1_1,')}"
     assert words(made(), made(*follows, INPUT)) == ["input 0: f32[2, 8] before, f32[4, 8] now"]
     rewired, added = "graph: its nodes are connected otherwise", f"{OUTSIDE} differs"
     assert words(made(), made(*follows)) == [rewired, added]
+
+
+def test_what_nbcache_adds_is_named_by_its_parts() -> None:
+    def with_parts(**parts: str) -> Components:
+        return made(f"[{len(parts)}] nbcache_dependencies: {json.dumps(parts)}")
+
+    number, code, flag = "`K`, in back()", "the code of back()", "the flag deterministic"
+    old, new = (
+        with_parts(**{number: "2.0", code: "#a"}),
+        with_parts(**{number: "3.0", code: "#b", flag: "True"}),
+    )
+    assert words(old, new) == [f"{number}: 2.0 before, 3.0 now", f"{code} differs"]
+    assert words(with_parts(), with_parts(**{flag: "True"})) == [f"{flag}: the default before, True now"]
+    assert words(with_parts(), with_parts(**{code: "#a"})) == [f"{OUTSIDE} differs"]
+    assert from_text(to_text(new)).others == new.others
 
 
 def test_what_is_no_node_is_none() -> None:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from kernel.changes import CHANGES, OPTIMIZER, PROGRAM, STEPS, TRAINING, TRAININGS
+from kernel.changes import CHANGES, OPERATOR, OPERATORS, OPTIMIZER, PROGRAM, STEPS, TRAINING, TRAININGS
 from soundness.conftest import restarts
 from soundness.restarts import Restarts
 
@@ -20,7 +20,15 @@ __all__ = ["restarts"]  # the fixture
 
 pytestmark = [pytest.mark.compile, pytest.mark.xdist_group("why")]  # for its fixtures
 
-COMMON = ("batch", "comment", "frozen layer", "helper", "learning rate", "threads")
+COMMON = (
+    "batch",
+    "comment",
+    "frozen layer",
+    "helper",
+    "learning rate",
+    "number that an operator reads",
+    "threads",
+)
 
 
 Compiled = Callable[[str], Path]
@@ -38,7 +46,7 @@ def compiled(restarts: Restarts, tmp_path_factory: pytest.TempPathFactory) -> Co
     return folders
 
 
-ALL = CHANGES | STEPS | TRAININGS
+ALL = CHANGES | OPERATORS | STEPS | TRAININGS
 
 
 @pytest.mark.parametrize(
@@ -48,7 +56,8 @@ def test_what_was_changed_is_named_first(
     name: str, restarts: Restarts, compiled: Compiled, tmp_path: Path
 ) -> None:
     program, told = ALL[name]
-    original = OPTIMIZER if name in STEPS else TRAINING if name in TRAININGS else PROGRAM
+    originals = [(OPERATORS, OPERATOR), (STEPS, OPTIMIZER), (TRAININGS, TRAINING)]
+    original = next((original for names, original in originals if name in names), PROGRAM)
     shutil.copytree(compiled(original), tmp_path / "now")
     answer = restarts.run(program, tmp_path / "now")
     assert "error" not in answer, answer["error"]

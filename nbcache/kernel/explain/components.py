@@ -38,7 +38,11 @@ _MOST_GRAPHS = 32
 _MOST_NODES = 4000
 _MOST_BYTES = 1 << 20
 _LONGEST = 120
-_UNREADABLE = frozenset({"nbcache_dependencies", "system_info[hash]", "torch_version"})
+_OUTSIDE = "nbcache_dependencies"
+"""The part that nbcache adds to torch's keys; its value is JSON: part → its text."""
+_PART = f"{_OUTSIDE} "
+"""What the names of these parts begin with in `Components.others`."""
+_UNREADABLE = frozenset({_OUTSIDE, "system_info[hash]", "torch_version"})
 """Parts whose values are digests themselves."""
 _NAMES = {
     "autocast": "autocast",
@@ -52,7 +56,7 @@ _NAMES = {
     "system_info[hash]": "device",
     "fx_kwargs[is_inference]": "without backward",
     "fx_kwargs[static_input_idxs]": "which inputs are parameters and buffers",
-    "nbcache_dependencies": "something outside the graph (a custom operator, a class, a setting of torch)",
+    _OUTSIDE: "something outside the graph (a custom operator, a class, a setting of torch)",
 }
 """Names for people of parts of torch's keys, the most telling first."""
 _REWIRED = "graph: its nodes are connected otherwise"
@@ -116,6 +120,8 @@ def from_lines(
             if defaults.get(match[1]) != value:
                 settings[match[1]] = _short(value, digest)
         else:
+            if name == _OUTSIDE:
+                parts |= {_PART + part: text for part, text in json.loads(value).items()}
             parts[name] = _hidden(digest) if name in _UNREADABLE else _short(value, digest)
     inputs = [by_index[index] for index in sorted(by_index)]
     names: list[str] = []
@@ -205,7 +211,7 @@ class _Rank(enum.IntEnum):
 _RANKS = {
     "fx_kwargs[is_inference]": _Rank.BACKWARD,
     "fx_kwargs[static_input_idxs]": _Rank.FOLLOWS,
-    "nbcache_dependencies": _Rank.FOLLOWS,
+    _OUTSIDE: _Rank.FOLLOWS,
 }
 
 
@@ -262,12 +268,25 @@ def _constants(
 
 
 def _other_parts(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[_Rank, Difference]]:
-    names = {*old, *new} - {"gm"}
+    named = [*_named_parts(old, new)]
+    yield from named
+    names = {name for name in (*old, *new) if not name.startswith(_PART)} - {"gm", _OUTSIDE if named else ""}
     for name in [*filter(names.__contains__, _NAMES), *sorted(names - _NAMES.keys())]:
         called = _NAMES.get(name, name.replace("fx_kwargs[", "").rstrip("]").replace("_", " "))
         if (old_value := old.get(name, "none")) != (new_value := new.get(name, "none")):
             rank = _RANKS.get(name, _Rank.NAMED if name in _NAMES else _Rank.OTHER)
             yield rank, _difference(called, old_value, new_value)
+
+
+def _named_parts(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[_Rank, Difference]]:
+    """Yield the differences in the parts of nbcache's addition that are named in both keys, or are flags."""
+    for name in sorted(name for name in {*old, *new} if name.startswith(_PART)):
+        label = name.removeprefix(_PART)
+        is_flag = label.startswith("the flag ")
+        old_text, new_text = (one.get(name, "the default" if is_flag else "") for one in (old, new))
+        if old_text != new_text and old_text and new_text:
+            rank = _Rank.FOLLOWS if is_flag else _Rank.CHANGED
+            yield rank, _difference(label, old_text, new_text)
 
 
 def _difference(label: str, old: str, new: str) -> Difference:

@@ -48,6 +48,7 @@ from nbcache.keys.fingerprints.code import (
     REBINDS,
     STORES,
     Step,
+    code_digest,
     exact,
     exact_int,
     steps_of,
@@ -133,6 +134,10 @@ _MOST_VALUES = 20_000
 _MOST_DEPTH = 120
 """Levels of nesting; Python's recursion limit is about five times as high."""
 _MOST_BYTES = 1 << 20
+_MOST_SHOWN = 100
+_LONGEST_SHOWN = 100
+_SHOWN = (bool, int, float, complex)
+"""Types of values that explanations show. Texts are left out, since they may be private."""
 _PLAIN = (bool, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _WITHOUT_EFFECT = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
 _LOGGER_ATTRIBUTES = frozenset(vars(logging.getLogger("nbcache")))
@@ -168,6 +173,8 @@ class Fingerprint:
         """Ids of the functions with an `lru_cache` whose digest this is."""
         self._count = 0
         self._descriptions: list[str] = []
+        self.shown: dict[str, str] = {}
+        """For explanations: named number or flag → its text; function → `#` and a digest of its code."""
         self.reads = Reads(self.unknown)
         self._names: list[str | None] = []
         """Names of functions and classes; the digest includes them if code reads names or formats values."""
@@ -202,12 +209,20 @@ class Fingerprint:
         self._descriptions.pop()
 
     def unknown(self, reason: str) -> Unknown:
-        names = [words for words in self._descriptions if words][-3:]
-        return Unknown(f"{reason} ({', in '.join(reversed(names))})" if names else reason)
+        place = _place(self._descriptions)
+        return Unknown(f"{reason} ({place})" if place else reason)
+
+    def _show(self, text: str, words: str = "") -> None:
+        """Give explanations the text of the value that is being added, unless they have many already."""
+        if len(self.shown) < _MOST_SHOWN and len(text) <= _LONGEST_SHOWN:
+            named = [part for part in self._descriptions if not part.startswith("[")]  # without keys of dicts
+            self.shown.setdefault(words + _place(named), text)
 
     def add(self, value: Any, words: str = "") -> None:
         """Add a value and everything it holds; Unknown, described as `words`, if that is impossible."""
         with self.describing(words) if words else nullcontext():
+            if words and type(value) in _SHOWN:
+                self._show(exact(value))
             self._add(value)
 
     def _add(self, value: Any) -> None:
@@ -464,6 +479,7 @@ class Fingerprint:
             self._add_parts("cells", *cell_contents(function))
         else:
             self.note("function")
+            self._show(f"#{code_digest(function.__code__)[:12]}", "the code of ")
             self._names += (function.__name__, function.__qualname__)
             self._add_document(function.__doc__)
             closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -541,6 +557,10 @@ class Reads:
             self._forbidden[name] = STATEFUL_ATTRIBUTES[name]
             for attribute in sorted(self.attributes & STATEFUL_ATTRIBUTES[name]):
                 raise self._unknown(f"`{attribute}` of `{name}`, which reads state that no cache key covers")
+
+
+def _place(descriptions: Sequence[str]) -> str:
+    return ", in ".join(reversed([words for words in descriptions if words][-3:]))
 
 
 def is_pure(module: str, name: str) -> bool:
