@@ -361,6 +361,8 @@ class _Changed(NamedTuple):
             text = f"{value.__qualname__}(), {code.co_filename}:{code.co_firstlineno}, has changed"
         elif isinstance(value, BuiltinMethodType) and _is_tensor(value.__self__):
             text = f"{subject.rpartition('.')[0]} is {_OTHER_TENSOR}"
+        elif difference := facts.tensor_difference(stored, current):
+            text = f"{subject}: {difference}"
         else:
             text = f"{subject} is {_OTHER_TENSOR}" if _is_tensor(value) else f"{subject} has changed"
         return NoTrace(text, names_cause=self.shows_values() or is_function)

@@ -40,6 +40,9 @@ CONFIGS = frozenset(
 """(module, name) of the classes whose `__getattribute__` reads only its own object."""
 TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
 """Attributes that Dynamo itself sets on tensors."""
+_TENSOR = "tensor: "
+_BETWEEN = "; "
+"""What a tensor's digest begins with, and what separates the properties in it."""
 _OF_OPERATORS = words(
     "__annotations__ __module__ __name__ __qualname__ _cacheable _defined_in_python _dir _dispatch_cache",
     "_has_torchbind_op_overload _name _namespace _nondeterministic_seeded _ns _op _op_dk _overload_names",
@@ -250,14 +253,32 @@ class TorchObjects(Objects):
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return ""
         marks = {name: value for name, value in vars(tensor).items() if name not in TENSOR_MARKS}
-        parts = (
-            *("tensor", type(tensor).__name__, tensor.dtype, tensor.device, tuple(tensor.shape)),
-            *(tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()),
-            *(tensor.data_ptr() % 64, tensor.requires_grad, tensor.is_leaf, tensor._is_view()),
-            torch._C._dispatch_keys(tensor).raw_repr(),
-            *(len(tensor._backward_hooks or ()), self.digest(marks)),
-        )
-        return " ".join(map(str, parts))
+        properties = {
+            "class": type(tensor).__name__,
+            "dtype": tensor.dtype,
+            "device": tensor.device,
+            "shape": tuple(tensor.shape),
+            "strides": tensor.stride(),
+            "requires_grad": tensor.requires_grad,
+            "is_leaf": tensor.is_leaf,
+            "is_view": tensor._is_view(),
+            "storage_offset": tensor.storage_offset(),
+            "storage_bytes": tensor.untyped_storage().nbytes(),
+            "alignment": tensor.data_ptr() % 64,
+            "hooks": len(tensor._backward_hooks or ()),
+            "dispatch_keys": torch._C._dispatch_keys(tensor).raw_repr(),
+            "attributes": self.digest(marks),
+        }
+        return _TENSOR + _BETWEEN.join(f"{name} {value}" for name, value in properties.items())
+
+
+def tensor_difference(old: str, new: str) -> str:
+    """Return the first property in which the digests of two tensors differ; empty for other digests."""
+    if not (old.startswith(_TENSOR) and new.startswith(_TENSOR)):
+        return ""
+    properties = (digest.removeprefix(_TENSOR).split(_BETWEEN) for digest in (old, new))
+    before, now = next(pair for pair in zip(*properties, strict=True) if pair[0] != pair[1])
+    return f"{before} before, {now.partition(' ')[2]} now"
 
 
 def is_config(kind: type) -> bool:

@@ -114,7 +114,7 @@ EDITS_IN_WORDS = [
     (
         "ones(3)",
         "ones(3).t()",
-        "traced again: x is another kind of tensor than before (its shape, type, layout, device or gradient)",
+        "traced again: x: is_view False before, True now",
     ),
 ]
 
