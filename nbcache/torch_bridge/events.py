@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
 import re
 import sys
@@ -44,7 +45,8 @@ _FIRST_OF_TORCH = "torch._utils"
 _RESUMED = re.compile(r"(?:torch_dynamo_resume_in_)+(.+?)(?:_at_\d+)+")
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _WRAPPERS = os.path.join("torch", "_dynamo", "external_utils.py")
-_FUNCTIONS = (FunctionType, MethodType)
+_PASSES_ALL = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+"""Flags of a wrapper's code, which passes on all of its arguments."""
 _CELL_FILE = re.compile(r"[\w/.]*cell-[0-9a-f]{16}\.py")
 _TRACED = re.compile(r'File "([^"\n]*)", line (\d+)')
 _USERS_TRACE = "User stack trace"
@@ -172,15 +174,21 @@ def _autograd(session: Session, outcome: Outcome, metadata: Mapping[str, Any]) -
 
 
 def _current_function() -> str:
-    """Return the name of the function that Dynamo compiles; torch may have wrapped it in its `inner`."""
-    code = frames.read(frames.CODE)
-    if code is None or not (code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS)):
+    """Return the name of the function that Dynamo compiles; of the wrapped one, if that is a wrapper."""
+    code, variables = frames.read(frames.CODE), frames.read(frames.FRAME_LOCALS)
+    if code is None or not isinstance(variables, dict):
         return _function_name(code)
-    variables = frames.read(frames.FRAME_LOCALS)
-    called = variables.get("fn") if isinstance(variables, dict) else None
-    called = called.func if type(called) is partial else called
-    name = getattr(called, "__qualname__", None) if isinstance(called, _FUNCTIONS) else type(called).__name__
-    return name.rpartition("<locals>.")[2] if isinstance(name, str) and called is not None else "inner"
+    if code.co_name == "inner" and code.co_filename.endswith(_WRAPPERS):  # torch's own
+        called = variables.get("fn")
+        called = called.func if type(called) is partial else called
+        called = called if isinstance(called, (FunctionType, MethodType)) else type(called)
+    else:
+        held = [variables.get(name) for name in code.co_freevars]
+        functions = [value for value in held if type(value) is FunctionType]
+        if code.co_flags & _PASSES_ALL != _PASSES_ALL or len(functions) != 1:
+            return _function_name(code)
+        called = functions[0]
+    return str(called.__qualname__).rpartition("<locals>.")[2]
 
 
 def _function_name(code: CodeType | None) -> str:

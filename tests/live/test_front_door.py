@@ -193,6 +193,32 @@ print(keys == list(model.state_dict()), type(model).__name__)
     assert (graph["function"], graph["location"]) == ("Sequential", "")  # and not where nbcache wraps it
 
 
+WRAPPERS = """\
+import functools
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+    return wrapper
+def applied(function):
+    def inner(x): return function(x)
+    return inner
+def double(x): return x * 2
+for each in (logged(double), applied(double), lambda x: x + 1):
+    torch.compile(each, backend="eager")(torch.ones(3))
+"""
+
+
+def test_a_graph_is_named_for_the_function_that_a_wrapper_wraps(isolated, run_cells):
+    notebook = run_cells([LOAD, "import torch", WRAPPERS, REPORTS], isolated)
+
+    assert [graph["function"] for graph in graphs(notebook)] == [
+        "double",
+        "inner",
+        "<lambda>",
+    ]
+
+
 def test_a_store_whose_every_artifact_is_damaged_is_a_miss_with_one_warning(with_headers, run_cells, cold):
     damaged = 0
     for file in Path(with_headers["NBCACHE_DIR"]).rglob("artifact/*"):
