@@ -176,20 +176,23 @@ class Dependencies:
     def _new_state(self) -> GraphFingerprint:
         return GraphFingerprint(self._known, [self._values], self._unfollowed)
 
-    def any_graph_digest(self) -> str | None:
-        """Return the digest of packages' code in torch, or an empty text; None for user or unknown code."""
+    def any_graph_digest(self) -> str:
+        """Return the digest of packages' code in torch, or an empty text; Unknown for code of the user."""
+        if self.off:
+            raise Unknown("nbcache failed to find what graphs depend on")
         try:
-            state = None if self.off else self._for_any_graph()
-            if state is None or state.has_user_code or state.has_graph_passes:
-                return None
+            state = self._for_any_graph()
+            if state.user_code:
+                raise Unknown(f"code of yours is part of the compiler: {state.user_code}")
             if state.digest == self._empty:
                 return ""
             self._add_reachable(state)
             return state.digest
+        except Unknown:
+            raise
         except Exception as error:
-            if not isinstance(error, Unknown):
-                self.fail(error)
-            return None
+            self.fail(error)
+            raise Unknown("nbcache failed to find what graphs depend on") from error
 
     def _for_any_graph(self) -> GraphFingerprint:
         """Return the fingerprint of third-party code in torch that any graph may reach."""
@@ -204,7 +207,8 @@ class Dependencies:
             state.add(value, f"the setting {name}")
         self._add_replaced_attributes(state)
         state.has_graph_passes = bool(settings or self._patterns)
-        state.has_user_code |= state.has_graph_passes
+        if state.has_graph_passes and not state.user_code:
+            state.user_code = f"the setting {settings[0][0]}" if settings else "a pattern"
         return state
 
     def _add_reachable(self, state: GraphFingerprint, decompositions: Any = None) -> None:
@@ -477,7 +481,7 @@ class Dependencies:
                 state.has_graph_passes = True
                 state.note(name)
                 state.add(code, f"the argument {name}")
-        has_users = state.has_user_code or state.has_graph_passes
+        has_users = bool(state.user_code) or state.has_graph_passes
         self._thread.is_general = state.digest == any_graphs and not has_users
         if state.digest != self._empty:
             self._add_reachable(state, decompositions)

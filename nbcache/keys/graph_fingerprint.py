@@ -12,7 +12,7 @@ from typing import Any
 
 from nbcache.core.installed import is_installed, package_of, version_of
 from nbcache.keys.fingerprints.code import code_tree
-from nbcache.keys.fingerprints.digests import Fingerprint, Rule
+from nbcache.keys.fingerprints.digests import Fingerprint, Rule, name_of
 from nbcache.keys.fingerprints.known_code import KnownPackages, cell_contents
 from nbcache.keys.fingerprints.objects import Unknown
 
@@ -32,8 +32,8 @@ class GraphFingerprint(Fingerprint):
         """`unfollowed` maps ids to code of packages that raised Unknown before; it is shared and grows."""
         super().__init__(known, rules, _SERIAL_NUMBERS)
         self._unfollowed = unfollowed
-        self.has_user_code = False
-        """True if some of the code is neither torch's nor an installed package's."""
+        self.user_code = ""
+        """For messages: the first code that is neither torch's nor an installed package's; may be empty."""
         self.has_package_code = False
         """True if some of the code is an installed package's and is identified by its files."""
         self.has_graph_passes = False
@@ -46,7 +46,8 @@ class GraphFingerprint(Fingerprint):
     def add_code(self, value: Any, words: str = "") -> None:
         """Add third-party code, or its package identity if it is installed and its behaviour is unknown."""
         name = package_identity(self.known, value)
-        self.has_user_code |= not name
+        if not name:
+            self.user_code = self.user_code or self.place(words, name_of(value))
         if name and not self._can_follow(value):
             self.add_identity(name)
         else:

@@ -247,8 +247,7 @@ class Traces:
 
     def _key(self, frame: Frame, backend: Any, one_graph: bool) -> str:
         try:
-            if (packages_digest := self._dependencies.any_graph_digest()) is None:
-                raise NoTrace("your code is part of the compiler")
+            packages_digest = self._dependencies.any_graph_digest()
             return key_of(self._torch, frame, backend, packages_digest, one_graph=one_graph)
         except (NoTrace, Unknown, RecursionError) as why:
             self._log_refusal(frame.code, why)

@@ -209,8 +209,12 @@ class Fingerprint:
         self._descriptions.pop()
 
     def unknown(self, reason: str) -> Unknown:
-        place = _place(self._descriptions)
+        place = self.place()
         return Unknown(f"{reason} ({place})" if place else reason)
+
+    def place(self, *more: str) -> str:
+        """Return where the value that is being added was found; `more` names parts of it."""
+        return _place([*self._descriptions, *more])
 
     def _show(self, text: str, words: str = "") -> None:
         """Give explanations the text of the value that is being added, unless they have many already."""
@@ -245,7 +249,7 @@ class Fingerprint:
                 raise Unknown("more code than nbcache follows")
             self._indexes[id(value)] = len(self._indexes)
             self._alive.append(value)
-            self._descriptions.append(_name(value))
+            self._descriptions.append(name_of(value))
             if not any(rule(self, value) for rule in self._rules):
                 self._add_object(kind, value)
             self._descriptions.pop()
@@ -445,7 +449,7 @@ class Fingerprint:
             self._add_registered_classes(cls)
             return
         self.note("class")
-        self._names.append(_name(cls))
+        self._names.append(name_of(cls))
         self._add_document(vars(cls).get("__doc__"))
         self._add(type(cls))
         self._add_parts("bases", *cls.__bases__)
@@ -464,7 +468,7 @@ class Fingerprint:
         if self.known.defines(cls):
             classes = [kind for kind in registered if kind is not None]
             own = [kind for kind in classes if self.known.is_user_module(kind.__module__)]
-            self.note(*sorted(f"{kind.__module__}.{_name(kind)}" for kind in own))
+            self.note(*sorted(f"{kind.__module__}.{name_of(kind)}" for kind in own))
         else:
             self._add(set(registered))
 
@@ -574,7 +578,7 @@ def is_pure(module: str, name: str) -> bool:
     return package in _PURE_MODULES or name.partition(".")[0] in _PURE_NAMES.get(package, frozenset())
 
 
-def _name(value: Any) -> str:
+def name_of(value: Any) -> str:
     """Return the name of a function or class as a user writes it; else an empty text."""
     if type(value) is types.FunctionType:
         return f"{value.__qualname__}()"
