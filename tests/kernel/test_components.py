@@ -121,6 +121,22 @@ def test_what_follows_from_another_difference_is_listed_only_without_one() -> No
     assert words(made(), made(*follows)) == [rewired, added]
 
 
+def test_where_most_nodes_differ_only_the_sizes_of_the_graphs_are_compared() -> None:
+    def blocks(count: int, *lines: str) -> Components:
+        names = [f"{kind}{number}" for number in range(count) for kind in ("mm", "add", "relu", "mul", "sum")]
+        nodes = (f"    {name} = torch.ops.aten.{name}.default(arg0_1);" for name in names)
+        return made(f"[{count}] gm: " + "\n".join(nodes), *lines, lr="1")
+
+    sizes = [f"1 inputs and {nodes} operators" for nodes in (15, 25)]
+    assert words(blocks(3), blocks(5, INPUT)) == [f"another graph: {sizes[0]} before, {sizes[1]} now"]
+    longer = replace(blocks(5), constants={"lr": "2"})
+    assert words(blocks(3), longer)[0] == "constant lr: 1 before, 2 now"
+    assert words(blocks(8), blocks(9)) == ["graph: 5 nodes differ, first: none before, mm8(_) now"]
+    explanation = Explanation("b" * 64, tuple(differences(blocks(3), blocks(5))))
+    graph = GraphRecord("f", "0/0", Direction.FORWARD, Outcome.MISS, explanation=explanation)
+    assert next_action(graph).startswith("nothing, if the model has changed")
+
+
 def test_what_nbcache_adds_is_named_by_its_parts() -> None:
     def with_parts(**parts: str) -> Components:
         return made(f"[{len(parts)}] nbcache_dependencies: {json.dumps(parts)}")

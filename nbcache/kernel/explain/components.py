@@ -59,6 +59,9 @@ _NAMES = {
     _OUTSIDE: "something outside the graph (a custom operator, a class, a setting of torch)",
 }
 """Names for people of parts of torch's keys, the most telling first."""
+_ANOTHER = "another graph"
+_FEW_NODES = 5
+"""A graph is another one if more nodes than these, and more than a third of all, differ."""
 _REWIRED = "graph: its nodes are connected otherwise"
 
 
@@ -246,8 +249,10 @@ def differences(old: Components, new: Components, *, in_nodes: bool = True) -> l
         settings.insert(0, Difference(f"mode or options: {len(settings)} settings differ", "", ""))
     ranked += [(_Rank.SETTING, difference) for difference in settings]
     if old.others.get("gm") != new.others.get("gm"):  # otherwise no constant has had an effect
-        graph = _graph(old.nodes, new.nodes, new.places) if in_nodes else Difference("graph", "", "")
+        graph = _graph(old, new) if in_nodes else Difference("graph", "", "")
         ranked += [(_Rank.GRAPH, graph), *_constants(old.constants, new.constants)]
+        if graph.what == _ANOTHER:  # the other differences follow from it
+            ranked = [pair for pair in ranked if pair[0] in (_Rank.CHANGED, _Rank.GRAPH)]
     ranked.sort(key=lambda pair: pair[0])
     causes = [part for rank, part in ranked if rank < _Rank.FOLLOWS and part.what != _REWIRED]
     return causes if causes and in_nodes else [part for _, part in ranked]
@@ -320,8 +325,13 @@ def _mappings(kind: str, old: Mapping[str, str], new: Mapping[str, str], absent:
     ]
 
 
-def _graph(old: tuple[str, ...], new: tuple[str, ...], places: tuple[str, ...]) -> Difference:
-    """Return the difference of two graphs: one constant, or the number of nodes and the first of them."""
+def _graph(old_graph: Components, new_graph: Components) -> Difference:
+    """Return the difference of two graphs: one constant, some nodes with the first of them, or the sizes."""
+    old, new, places = old_graph.nodes, new_graph.nodes, new_graph.places
+    most = max(len(old), len(new))
+    if most - (Counter(old) & Counter(new)).total() > max(_FEW_NODES, most / 3):
+        counts = ((len(graph.inputs), len(graph.nodes)) for graph in (old_graph, new_graph))
+        return Difference(_ANOTHER, *(f"{inputs} inputs and {nodes} operators" for inputs, nodes in counts))
     pairs = enumerate(zip(old, new, strict=False))
     changes = [(index, old_node, new_node) for index, (old_node, new_node) in pairs if old_node != new_node]
     begin = changes[0][0] if changes else min(len(old), len(new))

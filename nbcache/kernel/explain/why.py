@@ -49,7 +49,10 @@ _BYPASSES = (
     ("", "nothing: torch does not cache such a graph"),
 )
 _MISSES = (
-    ("^inputs$", "nothing, if the model has changed; else check the variables that the function uses"),
+    (
+        "^(inputs|another graph)$",
+        "nothing, if the model has changed; else check the variables that the function uses",
+    ),
     ("^setting|^mode", "use the same mode, options and torch._inductor.config, or keep both: each is stored"),
     ("^(torch|triton|python|device|cpu|compiler)( |$)", "nothing: each environment stores its own graph"),
     ("^threads", "call torch.set_num_threads with the same number, or set OMP_NUM_THREADS for all kernels"),
