@@ -1,7 +1,4 @@
-"""Panels in JupyterLab and Notebook, with a real kernel and a real browser.
-
-The tests of one front end go on in one notebook, in order: each begins where the last one ended.
-"""
+"""Panels in JupyterLab and Notebook, with a real kernel and a real browser."""
 
 from __future__ import annotations
 
@@ -55,14 +52,6 @@ many = [GraphRecord(f"f{i}", f"{i}/0", Direction.FORWARD, Outcome.MISS, cell=Cel
 type(session).graphs = property(lambda self: many)"""
 
 
-@pytest.fixture(scope="module")
-def in_lab(open_page):
-    page = open_page("lab", "model.ipynb", *CELLS)
-    for index in (0, 1, PANEL):
-        page.run(index)
-    return page
-
-
 def panel_of(page, index=PANEL):
     """Return what finds parts of the live panel of a cell."""
     return page.cell(index).locator("[class*=nbcache-live-]")
@@ -108,8 +97,7 @@ def is_static(page, said, index=PANEL):
     assert not any(each.is_visible() for each in panel_of(page, index).all())
 
 
-@LAB
-def test_the_panel_follows_a_compile_and_a_button_waits_for_its_end(in_lab):
+def the_panel_follows_a_compile_and_a_button_waits_for_its_end(in_lab):
     is_idle(in_lab)
     says(in_lab, "nothing has compiled in this kernel yet")
     assert not saved_of(in_lab).first.is_visible()
@@ -136,8 +124,7 @@ def test_the_panel_follows_a_compile_and_a_button_waits_for_its_end(in_lab):
     assert 3 < len(updates) <= 5.5 * seconds + 2, f"{len(updates)} updates in {seconds:.1f} s"
 
 
-@LAB
-def test_each_button_does_what_its_magic_does(in_lab):
+def each_button_does_what_its_magic_does(in_lab):
     from playwright.sync_api import expect
 
     for label, said in (
@@ -208,16 +195,14 @@ def test_each_button_does_what_its_magic_does(in_lab):
     panel_of(in_lab).get_by_title("close space").click()
 
 
-@LAB
-def test_a_miss_shows_what_differs_before_and_now(in_lab):
+def a_miss_shows_what_differs_before_and_now(in_lab):
     in_lab.run(OTHER)
     is_idle(in_lab)
     opens(in_lab)
     says(in_lab, re.compile("differs:.*input x.*f32.* before.*f64.* now", re.DOTALL))
 
 
-@LAB
-def test_a_stranger_is_asked_about_and_ignored(in_lab, ada):
+def a_stranger_is_asked_about_and_ignored(in_lab, ada):
     from playwright.sync_api import expect
 
     ada.make("one")
@@ -236,8 +221,7 @@ def test_a_stranger_is_asked_about_and_ignored(in_lab, ada):
     expect(panel_of(in_lab)).not_to_contain_text(spelled(key_of(ada)))
 
 
-@LAB
-def test_the_timeline_is_shown_and_sharing_opens_a_panel_of_its_own(in_lab):
+def the_timeline_is_shown_and_sharing_opens_a_panel_of_its_own(in_lab):
     from playwright.sync_api import expect
 
     in_lab.run(TIMELINE)
@@ -251,8 +235,7 @@ def test_the_timeline_is_shown_and_sharing_opens_a_panel_of_its_own(in_lab):
     assert "GRAPHS" not in panel_of(in_lab, SHARE).inner_text()
 
 
-@LAB
-def test_it_can_be_used_by_keyboard(in_lab):
+def it_can_be_used_by_keyboard(in_lab):
     toggle = panel_of(in_lab).get_by_title("open levels")
     toggle.focus()
     in_lab.tab.keyboard.press("Enter")
@@ -261,8 +244,7 @@ def test_it_can_be_used_by_keyboard(in_lab):
     panel_of(in_lab).get_by_title("open levels").wait_for()
 
 
-@LAB
-def test_it_reads_in_both_themes_and_at_both_widths(in_lab):
+def it_reads_in_both_themes_and_at_both_widths(in_lab):
     for theme, dark in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
         in_lab.theme(theme)
         colours = in_lab.tab.evaluate(
@@ -297,8 +279,7 @@ def test_it_reads_in_both_themes_and_at_both_widths(in_lab):
     panel_of(in_lab).get_by_title("close space").click()
 
 
-@LAB
-def test_two_tabs_show_the_same_and_an_interrupt_lets_a_waiting_button_act(in_lab, open_page):
+def two_tabs_show_the_same_and_an_interrupt_lets_a_waiting_button_act(in_lab, open_page):
     in_lab.save()
     other = open_page("notebook", "model.ipynb")
     is_idle(other)
@@ -315,8 +296,7 @@ def test_two_tabs_show_the_same_and_an_interrupt_lets_a_waiting_button_act(in_la
     other.tab.close()
 
 
-@LAB
-def test_the_saved_notebook_has_the_last_state_wherever_it_is_opened(in_lab, open_page):
+def the_saved_notebook_has_the_last_state_wherever_it_is_opened(in_lab, open_page):
     press(in_lab, "refresh")
     in_lab.tab.wait_for_timeout(1500)
     saved = in_lab.save()
@@ -360,6 +340,23 @@ def test_the_saved_notebook_has_the_last_state_wherever_it_is_opened(in_lab, ope
     assert page.get_by_text("2 graphs", exact=False).first.is_visible()
     assert not page.get_by_text("model not found").count()
     page.close()
+
+
+@LAB
+def test_the_panel_in_one_session_of_jupyterlab(open_page, ada):
+    """Each step begins where the last one ended."""
+    in_lab = open_page("lab", "model.ipynb", *CELLS)
+    for index in (0, 1, PANEL):
+        in_lab.run(index)
+    the_panel_follows_a_compile_and_a_button_waits_for_its_end(in_lab)
+    each_button_does_what_its_magic_does(in_lab)
+    a_miss_shows_what_differs_before_and_now(in_lab)
+    a_stranger_is_asked_about_and_ignored(in_lab, ada)
+    the_timeline_is_shown_and_sharing_opens_a_panel_of_its_own(in_lab)
+    it_can_be_used_by_keyboard(in_lab)
+    it_reads_in_both_themes_and_at_both_widths(in_lab)
+    two_tabs_show_the_same_and_an_interrupt_lets_a_waiting_button_act(in_lab, open_page)
+    the_saved_notebook_has_the_last_state_wherever_it_is_opened(in_lab, open_page)
 
 
 @NOTEBOOK
