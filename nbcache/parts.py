@@ -83,6 +83,12 @@ PARTS = (
         because="it puts the baseline into keys on the thread that compiles",
     ),
     _part(
+        events.name_cells,
+        "name cells by their numbers in torch's errors",
+        "torch's errors name cells by their files",
+        f"{_FRAMES}:augment_exc_message(exc, …)",
+    ),
+    _part(
         recording.record,
         "store what torch caches, and see what comes in a bundle",
         "no graph is stored",

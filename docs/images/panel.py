@@ -45,7 +45,7 @@ CELLS = {"panel": 4, "timeline": 5, "graph": 6, "settings": 7}
 
 
 def run(server: lab.Server, browser: object, step: str) -> lab.Page:
-    """Run the notebook in a kernel of its own; return its page."""
+    """Run the notebook in a separate kernel; return its page."""
     lab.save_notebook(
         server.folder / "model.ipynb", LOAD, DEFINE, TRAIN, step, PANEL, TIMELINE, GRAPHS, SETTINGS
     )

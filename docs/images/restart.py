@@ -37,7 +37,7 @@ body { margin: 0 !important; padding: 12px 8px !important; }
 
 
 def run(folder: Path, count: int) -> list[nbformat.NotebookNode]:
-    """Run the cells in a kernel of its own, whose temp folder is new; return them."""
+    """Run the cells in a separate kernel, whose temp folder is new; return them."""
     temporary = folder / f"tmp{count}"
     temporary.mkdir()
     environ = {

@@ -138,6 +138,18 @@ def follow_spans(utils: ModuleType, context: Context, patches: Patches) -> None:
     patches.hook(utils.ChromiumEventLogger, "log_instant_event", log_lookup)
 
 
+def name_cells(convert_frame: ModuleType, context: Context, patches: Patches) -> None:
+    """Name cells as the user does, `In[4]`, in the text that torch adds to an error of the user's code."""
+
+    def augment_exc_message(original: Any, error: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(error, *args, **kwargs)
+        if error.args and type(error.args[0]) is str:
+            error.args = (with_cells(context.session, error.args[0]), *error.args[1:])
+        return result
+
+    patches.hook(convert_frame, "augment_exc_message", augment_exc_message)
+
+
 def _span(utils: ModuleType, context: Context, name: str, begins: bool, metadata: Mapping[str, Any]) -> None:
     at, session = stamp(), context.session
     if begins:

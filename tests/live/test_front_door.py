@@ -209,14 +209,13 @@ for each in (logged(double), applied(double), lambda x: x + 1):
 """
 
 
-def test_a_graph_is_named_for_the_function_that_a_wrapper_wraps(isolated, run_cells):
-    notebook = run_cells([LOAD, "import torch", WRAPPERS, REPORTS], isolated)
+def test_a_graph_is_named_for_what_a_wrapper_wraps_and_an_error_of_torchs_for_its_cell(isolated, run_cells):
+    breaks = "torch.compile(lambda x: {}[x], fullgraph=True)(torch.ones(3))"
+    notebook = run_cells([LOAD, "import torch", breaks, WRAPPERS, REPORTS], isolated, allow_errors=True)
 
-    assert [graph["function"] for graph in graphs(notebook)] == [
-        "double",
-        "inner",
-        "<lambda>",
-    ]
+    (error,) = errors(notebook, 2)
+    assert 'File "In[3]", line 1, in <lambda>' in error.evalue
+    assert [graph["function"] for graph in graphs(notebook)][-3:] == ["double", "inner", "<lambda>"]
 
 
 def test_a_store_whose_every_artifact_is_damaged_is_a_miss_with_one_warning(with_headers, run_cells, cold):

@@ -104,7 +104,7 @@ class Cells:
 
     @property
     def last_raised(self) -> bool:
-        """Whether the cell before the running one raised an exception."""
+        """True if the cell before the running one raised an exception."""
         return not self._shell.last_execution_succeeded
 
     def close(self) -> None:
