@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -62,8 +63,7 @@ def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
     import torch
 
     module.compile(**arguments)
-    own = inspect.getattr_static(type(module), "forward", None)
-    if not str(getattr(own, "__module__", "")).startswith("torch.nn."):
+    if not _has_torchs_forward(module):
         return
     call = module._call_impl
 
@@ -73,6 +73,22 @@ def _compile_in_place(module: Any, arguments: Mapping[str, Any]) -> None:
     name = type(module).__name__
     forward.__code__ = forward.__code__.replace(co_name=name, co_qualname=name)
     module._compiled_call_impl = torch.compile(forward, **arguments)
+
+
+def _has_torchs_forward(module: Any) -> bool:
+    own = inspect.getattr_static(type(module), "forward", None)
+    return str(getattr(own, "__module__", "")).startswith("torch.nn.")
+
+
+def uncompiled_modules(namespace: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the modules that `Module.compile` has left as they were."""
+    torch: Any = sys.modules.get("torch")
+    for name, value in [*namespace.items()] if torch is not None else ():
+        if not issubclass(type(value), torch.nn.Module) or name.startswith("_"):  # as `_` and `_4`
+            continue
+        called = getattr(vars(value).get("_compiled_call_impl"), "_torchdynamo_orig_callable", None)
+        if getattr(called, "__func__", None) is torch.nn.Module._call_impl and _has_torchs_forward(value):
+            yield name
 
 
 @contextlib.contextmanager

@@ -209,13 +209,18 @@ for each in (logged(double), applied(double), lambda x: x + 1):
 """
 
 
-def test_a_graph_is_named_for_what_a_wrapper_wraps_and_an_error_of_torchs_for_its_cell(isolated, run_cells):
+def test_a_graph_is_named_for_what_a_wrapper_wraps_and_what_torch_leaves_out_is_said_once(
+    isolated, run_cells
+):
     breaks = "torch.compile(lambda x: {}[x], fullgraph=True)(torch.ones(3))"
-    notebook = run_cells([LOAD, "import torch", breaks, WRAPPERS, REPORTS], isolated, allow_errors=True)
+    module = "net = torch.nn.Sequential(torch.nn.ReLU()); net.compile(); y = net(torch.ones(3))"
+    cells = [LOAD, "import torch", breaks, WRAPPERS, module, module.replace("ones", "zeros"), REPORTS]
+    notebook = run_cells(cells, isolated, allow_errors=True)
 
     (error,) = errors(notebook, 2)
     assert 'File "In[3]", line 1, in <lambda>' in error.evalue
     assert [graph["function"] for graph in graphs(notebook)][-3:] == ["double", "inner", "<lambda>"]
+    assert "net.compile() compiles nothing" in shown(notebook, 4) and not notebook.cells[5].outputs
 
 
 def test_a_store_whose_every_artifact_is_damaged_is_a_miss_with_one_warning(with_headers, run_cells, cold):

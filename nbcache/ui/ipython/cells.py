@@ -196,6 +196,8 @@ class Cells:
         if self.idle is not None:
             self.idle.begin()
         self._scope.close()
+        if ".compile(" in result.info.raw_cell:
+            self._session.attempt("looking for modules", self._note_uncompiled)
         report = self._session.end_cell(name=chosen.name if chosen else None, unfinished=not result.success)
         if report.graphs and self._session.settings.autosnapshot:
             self.autosnapshot()
@@ -217,6 +219,13 @@ class Cells:
             error = HitRequired("\n".join(lines), next_step=next_step)
             result.error_in_exec = error
             self._shell.showtraceback((type(error), error, None))
+
+    def _note_uncompiled(self) -> None:
+        for name in compile_options.uncompiled_modules(self._shell.user_ns):
+            self._session.notice(
+                f"{name}.compile() compiles nothing: torch does not compile the forward of its own classes "
+                f"in place; write {name} = torch.compile({name})"
+            )
 
     def _report(self, report: CellReport, chosen: CompileOptions | None, result: Any) -> Rendered | None:
         setting = self._session.settings.report
