@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from nbcache.core import errors
 from nbcache.core.cpu_levels import BASELINES
 from nbcache.core.model import Direction, Level, Outcome
 from nbcache.core.reports import CellReport, GraphRecord
@@ -243,6 +245,26 @@ def docs_table(forms: Forms, command: str) -> str:
         "| `{} {}` | {} |".format(command, form.replace("|", r"\|"), text) for form, text in forms.items()
     ]
     return "\n".join(["| command | what it does |", "| --- | --- |", *rows])
+
+
+def test_the_docs_explain_the_word_of_every_notice_and_every_error() -> None:
+    slugs = set()
+    for path in (ROOT / "nbcache").rglob("*.py"):
+        shows = {"notice", "_notice", "_say"} | ({"note", "say"} if "live" in path.parts else set())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in shows and len(node.args) == 2:
+                parts = ast.walk(node.args[1])
+                slugs |= {part.value for part in parts if isinstance(part, ast.Constant)}
+    names = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and kind.__module__ == errors.__name__
+    }
+
+    _, notices, after = re.split(r"## (?:Notices|Errors)\n", page("troubleshooting.md"))
+    assert slugs == set(re.findall(r"^\| `\[([a-z-]+)\]`", notices, re.MULTILINE))
+    rows = re.findall(r"^\| (`[A-Z].*?) \|", after, re.MULTILINE)
+    assert names - {"NbcacheError"} == {name.strip("`") for row in rows for name in row.split(", ")}
 
 
 def test_the_docs_have_the_table_of_verbs() -> None:

@@ -227,7 +227,7 @@ class NotebookCache:
             with self._lock:
                 self._readers = [*filter(threading.Thread.is_alive, self._readers), thread]
             return True
-        self._session.notice("nothing is read ahead: this process cannot start another thread")
+        self._session.notice("nothing is read ahead: this process cannot start another thread", "store")
         return False
 
     def finish_reading(self, timeout: float | None) -> bool:
@@ -445,7 +445,7 @@ class NotebookCache:
         except StoreError as error:
             self._quiet_until[access] = time.monotonic() + _QUIET_SECONDS
             text = f"{task} failed, so it is not tried for a while"
-            self._notice(f"{text}. {error.with_next_step()}")
+            self._notice(f"{text}. {error.with_next_step()}", "store")
         except Exception as error:
             self._session.report_fault(task, error)
         return None
@@ -460,18 +460,18 @@ class NotebookCache:
             return True
         except TrustError as error:
             self._refused[ref.digest] = error.what
-            self._notice(f"an artifact from elsewhere is not used: {error.with_next_step()}")
+            self._notice(f"an artifact from elsewhere is not used: {error.with_next_step()}", "refused")
             return False
 
     def _note_fault(self, error: FormatError) -> None:
         if isinstance(error, UnsupportedVersion):
-            self._notice("entries of a newer nbcache were left alone")
+            self._notice("entries of a newer nbcache were left alone", "newer-version")
         else:
             self._damaged.add(getattr(self._looking_for, "key", ""))
-            self._notice("damaged entries were removed and count as misses")
+            self._notice("damaged entries were removed and count as misses", "damaged")
 
-    def _notice(self, text: str) -> None:
-        self._session.notice(f"{self.artifacts.store.name}: {text}")
+    def _notice(self, text: str, slug: str) -> None:
+        self._session.notice(f"{self.artifacts.store.name}: {text}", slug)
 
 
 def _summaries(graphs: Iterable[GraphRecord], refs: Iterable[ArtifactRef]) -> tuple[GraphSummary, ...]:

@@ -386,7 +386,7 @@ class Session:
     def reject(self, type: str, key: str, error: BaseException) -> None:
         """Note that the compiler has rejected an artifact that `find` returned."""
         logger.info("%s %s was not taken", type, key, exc_info=error)
-        self.notice(f"a stored {type} could not be used and is compiled again: {error}")
+        self.notice(f"a stored {type} could not be used and is compiled again: {error}", "damaged")
 
     # --- faults ---------------------------------------------------------------------------------
 
@@ -394,9 +394,9 @@ class Session:
         """Give a notice that `task` failed, and ask the user to report an unexpected error."""
         logger.info("%s failed", task, exc_info=error)
         if isinstance(error, NbcacheError):
-            self.notice(f"{task} failed: {error}")
+            self.notice(f"{task} failed: {error}", type(error).__name__)
         else:  # a bug in nbcache fails no cell, but is shown
-            self.notice(f"{task} failed unexpectedly, please report it: {error!r}")
+            self.notice(f"{task} failed unexpectedly, please report it: {error!r}", "fault")
 
 
 def _require_extension(verbs: T | None) -> T:
@@ -436,7 +436,7 @@ class Unnoticed:
 class NotebookLocator:
     """Finds the notebook: `locate` returns its identity, or an empty text; `say` shows notices."""
 
-    def __init__(self, locate: Callable[[], str], say: Callable[[str], None]) -> None:
+    def __init__(self, locate: Callable[[], str], say: Callable[[str, str], None]) -> None:
         self._locate = locate
         self._say = say
         self._found = ""
@@ -455,7 +455,7 @@ class NotebookLocator:
         try:
             self._found = self._locate()
         except Exception as error:  # finding the notebook asks servers and files of every kind
-            self._say(f"nbcache could not find out which notebook this is: {error!r}")
+            self._say(f"nbcache could not find out which notebook this is: {error!r}", "which-notebook")
         finally:
             self._known.set()
 
@@ -468,7 +468,7 @@ class ReportLog:
         self._reports: deque[CellReport] = deque(maxlen=_MOST_REPORTS)
         self._fresh: list[str] = []
         self._noticed: dict[str, None] = {}
-        self._held: dict[int, list[str]] = {}
+        self._held: dict[int, list[tuple[str, str]]] = {}
         """Thread → its notices that `holding` collects."""
         self._code: dict[str, Cell] = {}
 
@@ -488,14 +488,14 @@ class ReportLog:
                 return report
         return None
 
-    def notice(self, text: str) -> None:
-        """Show `text` once, on one line, under the next report; after many notices, show none."""
-        text = _line(text)
-        logger.info("notice: %s", text)
+    def notice(self, text: str, slug: str) -> None:
+        """Show `text` once, on one line, under the next report; docs/troubleshooting.md explains `slug`."""
         with self._lock:
             if (collected := self._held.get(threading.get_ident())) is not None:
-                collected.append(text)
+                collected.append((text, slug))
                 return
+            text = f"{_line(text)} [{slug}]"
+            logger.info("notice: %s", text)
             if len(self._noticed) >= _MOST_NOTICES and text not in self._noticed:
                 text = _MORE
             if text not in self._noticed:
@@ -503,9 +503,9 @@ class ReportLog:
                 self._fresh.append(text)
 
     @contextlib.contextmanager
-    def holding(self) -> Iterator[list[str]]:
-        """Collect this thread's notices in a list instead of a report; must not be nested."""
-        collected: list[str] = []
+    def holding(self) -> Iterator[list[tuple[str, str]]]:
+        """Collect this thread's notices, each with its slug, instead of showing them; must not be nested."""
+        collected: list[tuple[str, str]] = []
         self._held[threading.get_ident()] = collected
         try:
             yield collected

@@ -82,7 +82,7 @@ class SharedClient:
             try:
                 artifacts.append(Artifact(ref.type, ref.key, entry.unpack()))
             except FormatError as error:
-                self._session.notice(f"{self.level.name}: an entry was refused: {error}")
+                self._session.notice(f"{self.level.name}: an entry was refused: {error}", "refused")
                 continue
             self._cache.store_hit(environment, ref, entry.packed, self.source)
         return artifacts

@@ -88,7 +88,7 @@ class Sharing:
             if notebook := self._session.notebook(timeout=_LOCATE_SECONDS):
                 self._search_beside(Path(notebook))
         except Exception as error:  # a file in that folder must not stop the user's cells
-            self._session.notice(f"looking for snapshots failed: {error!r}")
+            self._session.report_fault("looking for snapshots", error)
         finally:
             self._looked.set()
 
@@ -153,7 +153,7 @@ class Sharing:
             raise problems[0]
         self._add(snapshots)
         for problem in problems[:_MOST_PROBLEMS]:
-            self._session.notice(f"a version is not used: {problem.with_next_step()}")
+            self._session.notice(f"a version is not used: {problem.with_next_step()}", "refused")
         return snapshots
 
     def restore(self, snapshots: Sequence[Received]) -> list[tuple[Received, Manifest | None]]:
@@ -187,10 +187,10 @@ class Sharing:
                 logger.debug("%s is not used: %s", received.name, error)
                 continue
             except NbcacheError as error:  # a statement in it does not match; go on with others
-                self._session.notice(str(error))
+                self._session.notice(str(error), "refused")
                 continue
             if (line := self.unfit_line(received)) and not self._foresaw(received):
-                self._session.notice(f"{one_line(received.name)}: {line}")
+                self._session.notice(f"{one_line(received.name)}: {line}", "snapshot")
 
     def _foresaw(self, received: Received) -> bool:
         """Return whether the line at load named the differences, although torch was not imported then."""
@@ -202,7 +202,7 @@ class Sharing:
         packed = received.unlock(self._session.settings.trust)
         manifest, wrong = usable(received, environment, self.judge)
         for error in wrong:
-            self._session.notice(f"{received.name}: part of it is not used: {error}")
+            self._session.notice(f"{received.name}: part of it is not used: {error}", "refused")
         self._session.cache.adopt(environment, manifest, packed, (Level.L2, received.name))
         return manifest
 
@@ -225,7 +225,8 @@ class Sharing:
                     self._session.configure(settings.with_value("portable", name, origin=cause))
                     self._session.notice(
                         f"this kernel compiles for any {name} CPU from now on, as {cause} was "
-                        "(%nbcache config portable=off)"
+                        "(%nbcache config portable=off)",
+                        "portable",
                     )
                     return
 

@@ -416,7 +416,7 @@ class Dependencies:
         def save(original: Any, key: str, entry: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(entry, "compiled_bw", None) is not None and self._has_changed(key):
                 words = "a graph is not stored: code that torch compiles with changed before its backward"
-                context.session.notice(words)
+                context.session.notice(words, "not-stored")
                 return None
             return original(key, entry, *args, **kwargs)
 

@@ -23,7 +23,7 @@ from nbcache.torch_bridge.torch_behavior import MINIMUM, TORCHBEHAVIOR, spelled
 
 _PLAIN = (
     "This kernel goes on as plain torch, and nbcache stores and restores nothing in it. Next: restart the "
-    "kernel; if that does not help, please report this line [plain-torch]"
+    "kernel; if that does not help, please report this line"
 )
 _LARGE = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch._inductor.compile_fx")
 
@@ -69,7 +69,7 @@ class TorchBridge:
         try:
             self._baseline = portable.baseline_of(session.settings.portable)
         except ConfigError as error:
-            session.notice(f"{error}. What is compiled here is for this CPU only")
+            session.notice(f"{error}. What is compiled here is for this CPU only", "portable")
             _set_portable_off(session, "of a value that cannot be used here")
         context = Context(
             session,
@@ -158,7 +158,8 @@ class TorchBridge:
         elif loss is Loss.ALL:
             consequence = self._run_as_plain_torch(problem)
         if session is not None:
-            session.notice(". ".join(filter(None, (str(problem), consequence))))
+            words = ". ".join(filter(None, (str(problem), consequence)))
+            session.notice(words, "plain-torch" if consequence else "lost-part")
 
     def _run_as_plain_torch(self, error: Exception) -> str | None:
         """Run as plain torch, since keys may be incomplete; return the consequence at the first call."""
@@ -175,7 +176,9 @@ class TorchBridge:
 
     def _fall_back(self, error: Exception) -> None:
         if (consequence := self._run_as_plain_torch(error)) and self._session is not None:
-            self._session.notice(f"nbcache failed to find what a graph depends on: {error!r}. {consequence}")
+            self._session.notice(
+                f"nbcache failed to find what a graph depends on: {error!r}. {consequence}", "plain-torch"
+            )
 
     def _torch_module(self, torch: ModuleType) -> None:
         if self._session is not None:
@@ -184,7 +187,9 @@ class TorchBridge:
     def _begin(self, torch: ModuleType, session: Session) -> None:
         if not TORCHBEHAVIOR.is_supported:
             needed = spelled(MINIMUM)
-            session.notice(f"torch {torch.__version__} is older than {needed}: nbcache does nothing with it")
+            session.notice(
+                f"torch {torch.__version__} is older than {needed}: nbcache does nothing with it", "old-torch"
+            )
             self.uninstall()
             return
         keys = self._keys = self._make_keys(torch, late=self._late, on_fault=self._fall_back)

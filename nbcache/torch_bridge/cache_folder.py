@@ -106,7 +106,7 @@ class CacheFolder:
             return
         folder, notices = choose_folder(_folder_name(session, current), self._own_folder())
         for notice in notices:
-            session.notice(notice)
+            session.notice(notice, "torch-folder")
         earlier, self._given = self._given, folder or self._last_resort()
         self._expected = None if folder is None else str(folder)
         if not set_by_user:  # else a cell or `fresh_cache()` has set it since
@@ -232,7 +232,7 @@ def _may_hold_others(session: Session, variable: str, folder: str) -> bool:
     if not _holds_others(session, Path(folder)):
         return False
     why = "it may hold code of signers who are no longer trusted"
-    session.notice(f"{variable}={folder} is not used: {why}. Next: empty it")
+    session.notice(f"{variable}={folder} is not used: {why}. Next: empty it", "torch-folder")
     return True
 
 
@@ -288,7 +288,8 @@ def _warn_of_other_cpus(session: Session, folder: Path, current: Environment) ->
         if any(stamp.name != cpu for stamp in stamps.iterdir()):
             session.notice(
                 f"{FOLDER}={folder} was also used with another CPU, or another ATEN_CPU_CAPABILITY: torch "
-                "does not tell their code apart, and results may be wrong. Unset it: nbcache keeps them apart"
+                "does not tell their code apart, so results may be wrong. Unset it: nbcache keeps it apart",
+                "other-cpu",
             )
 
 

@@ -137,9 +137,9 @@ def diagnose(session: Session, call: Call, mode: str, turns: int) -> Diagnosis:
                 names = {graph.function for graph in session.graphs[first_graph:]}
                 session.forget_graphs(first_graph)  # trials: not the user's compiles
     names.add(call.name.rpartition(".")[2])
-    for text in notices:
+    for text, slug in notices:
         if not any(text.startswith(f"{name} ") for name in names):  # else it concerns only this diagnosis
-            session.notice(text)
+            session.notice(text, slug)
     if failures:
         diagnosis.notes += (f"{counted(failures, 'value')} that the calls changed could not be put back",)
     return diagnosis

@@ -266,9 +266,14 @@ def _warn_of_limit(session: Session, function: str, versions: int, limit: int) -
     eagerly = "calls that fit none of these run eagerly; %nbcache why says what differs"
     if reached is not None:
         setting = f"torch._dynamo.config.{reached[1]}"
-        session.notice(f"{function} has {reached[2]} versions, the limit ({setting}): {eagerly}")
+        session.notice(
+            f"{function} has {reached[2]} versions, the limit ({setting}): {eagerly}", "recompile-limit"
+        )
     elif limit > 2 and versions + 1 == limit:
-        session.notice(f"{function} has {versions} of at most {limit} versions: one more, and {eagerly}")
+        session.notice(
+            f"{function} has {versions} of at most {limit} versions: one more, and {eagerly}",
+            "recompile-limit",
+        )
 
 
 def _warn_of_skip(session: Session, function: str, file: str) -> None:
@@ -280,7 +285,8 @@ def _warn_of_skip(session: Session, function: str, file: str) -> None:
         return
     words = graph_break(session, getattr(error, "msg", error), getattr(error, "real_stack", None))
     session.notice(
-        f"{function} runs in Python, and no part of it is compiled: {words}; {break_action(words)}"
+        f"{function} runs in Python, and no part of it is compiled: {words}; {break_action(words)}",
+        "not-compiled",
     )
 
 

@@ -207,7 +207,7 @@ def _import(session: Session, name: str) -> None:
             importlib.import_module(name)
     except Exception as error:
         if name == "torch":
-            session.notice(f"importing torch ahead failed: {error!r}")
+            session.notice(f"importing torch ahead failed: {error!r}", "prewarm")
 
 
 def _device(session: Session, user_has_torch: Callable[[], bool]) -> str | None:
@@ -254,7 +254,8 @@ def _warn_of_late_variables(session: Session, old: dict[str, str], new: dict[str
     if late:
         session.notice(
             f"{', '.join(sorted(late))} changed after nbcache had imported torch ahead, which reads such "
-            "variables then: set them before `%load_ext nbcache`, or set NBCACHE_PREWARM=off"
+            "variables then: set them before `%load_ext nbcache`, or set NBCACHE_PREWARM=off",
+            "prewarm",
         )
 
 

@@ -430,7 +430,8 @@ class Traces:
         session.notice(
             f"the stored trace of {stored.function}() is not what torch traces now: {parts} differ. It "
             "was removed from the stores, copies of it in snapshots are ignored, and this kernel uses no "
-            "traces. Set `trace=off`, and please report it"
+            "traces. Set `trace=off`, and please report it",
+            "trace-differs",
         )
 
     def _log_refusal(self, code: CodeType, why: BaseException) -> None:
@@ -441,7 +442,8 @@ class Traces:
         self._off = True
         logger.info("%s failed", action, exc_info=error)
         self._session.notice(
-            f"this kernel uses no traces from now on: {action} failed, please report it: {error!r}"
+            f"this kernel uses no traces from now on: {action} failed, please report it: {error!r}",
+            "no-traces",
         )
 
 

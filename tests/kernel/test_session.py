@@ -45,13 +45,13 @@ def store(tmp_path: Path) -> Iterator[DirectoryStore]:
 def test_notices_are_not_without_end(store: DirectoryStore) -> None:
     kernel = Kernel(store)
     for number in range(10_000):
-        kernel.session.notice(f"{number} " + "x" * 100_000)
+        kernel.session.notice(f"{number} " + "x" * 100_000, "fault")
     kernel.run("a")
     shown = kernel.session.reports[-1].notices
     assert list(shown) == kernel.session.notices
     assert len(shown) <= 101 and sum(map(len, shown)) < 300_000
     assert "the rest is not shown" in shown[-1]
-    kernel.session.notice("another")
+    kernel.session.notice("another", "fault")
     assert kernel.session.notices == list(shown)
 
 
@@ -130,21 +130,21 @@ def test_the_oldest_graphs_of_a_very_long_kernel_are_dropped(
 def test_a_thread_can_hold_its_own_notices_back(store: DirectoryStore) -> None:
     session = Kernel(store).session
     with session.report_log.holding() as held:
-        session.notice("of a copy")
-        other = threading.Thread(target=session.notice, args=("of another thread",))
+        session.notice("of a copy", "fault")
+        other = threading.Thread(target=session.notice, args=("of another thread", "fault"))
         other.start()
         other.join()
-    assert (held, session.notices) == (["of a copy"], ["of another thread"])
-    session.notice("of a copy")
-    assert session.notices == ["of another thread", "of a copy"]
+    assert (held, session.notices) == ([("of a copy", "fault")], ["of another thread [fault]"])
+    session.notice("of a copy", "fault")
+    assert session.notices == ["of another thread [fault]", "of a copy [fault]"]
 
 
 def test_a_notice_is_one_line_that_steers_no_terminal(store: DirectoryStore) -> None:
     kernel = Kernel(store)
-    kernel.session.notice("one\nnbcache: \x1b[31mtwo\u202e \t three")
+    kernel.session.notice("one\nnbcache: \x1b[31mtwo\u202e \t three", "fault")
     kernel.run("a")
-    assert kernel.session.notices == ["one nbcache: ?[31mtwo? three"]
-    assert kernel.session.reports[-1].notices == ("one nbcache: ?[31mtwo? three",)
+    assert kernel.session.notices == ["one nbcache: ?[31mtwo? three [fault]"]
+    assert kernel.session.reports[-1].notices == ("one nbcache: ?[31mtwo? three [fault]",)
 
 
 def test_what_one_kernel_compiled_the_next_one_hits(store: DirectoryStore) -> None:

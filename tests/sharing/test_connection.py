@@ -59,7 +59,10 @@ class Kernel:
     def __init__(self, timings: Timings = USUAL, closed: threading.Event | None = None) -> None:
         self.store = Store()
         self.notices: list[str] = []
-        self.connection = Connection(self.store, self.notices.append, timings, closed)
+        self.connection = Connection(self.store, self.say, timings, closed)
+
+    def say(self, text: str, slug: str) -> None:
+        self.notices.append(text)
 
 
 def test_it_is_off_after_a_failure_until_it_answers_again() -> None:

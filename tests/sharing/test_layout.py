@@ -129,7 +129,9 @@ class Reader:
         self.store = MemoryStore()
         self.said: list[str] = []
         signer = Signer(lambda: keyring, lambda: Policy.STRICT, "ada", "engine")
-        self.level = SharedLevel(self.store, signer, wait_seconds=600, say=self.said.append)
+        self.level = SharedLevel(
+            self.store, signer, wait_seconds=600, say=lambda text, slug: self.said.append(text)
+        )
         packed = pack(CONTENT)
         ref = ArtifactRef("inductor", "one", sha256(CONTENT), len(CONTENT), 1.0, 1.0)
         self.level.publish(HERE, ref, packed)

@@ -50,7 +50,11 @@ def level(tmp_path: Path, said: list[str]) -> Iterator[Level]:
     def make(store: Store, user: str = "ada", host: str = "engine", timings: Timings = USUAL) -> SharedLevel:
         keyring = Keyring(tmp_path / user)
         signer = Signer(lambda: keyring, lambda: Policy.STRICT, user, host)
-        made.append(SharedLevel(store, signer, wait_seconds=1.0, say=said.append, timings=timings))
+        made.append(
+            SharedLevel(
+                store, signer, wait_seconds=1.0, say=lambda text, slug: said.append(text), timings=timings
+            )
+        )
         return made[-1]
 
     yield make

@@ -43,7 +43,9 @@ def marked(report: CellReport) -> bool:
 
 
 def warnings(kernel: Kernel) -> list[str]:
-    return [notice for notice in kernel.session.notices if not notice.endswith("answers again")]
+    return [
+        notice for notice in kernel.session.notices if not notice.endswith("answers again [shared-store]")
+    ]
 
 
 def off(kernel: Kernel) -> bool:

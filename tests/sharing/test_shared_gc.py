@@ -34,7 +34,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, redis_server: RedisSer
 @pytest.fixture
 def level(store: Store, tmp_path: Path) -> Iterator[SharedLevel]:
     signer = Signer(lambda: Keyring(tmp_path / "trust"), lambda: Policy.STRICT, "ada", "gpu-1")
-    level = SharedLevel(store, signer, wait_seconds=2.0, say=pytest.fail)
+    level = SharedLevel(store, signer, wait_seconds=2.0, say=lambda text, slug: pytest.fail(text))
     yield level
     level.close(1.0)
 

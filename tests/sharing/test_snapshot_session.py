@@ -418,7 +418,7 @@ def test_restore_names_the_graphs_that_fit_no_more_although_their_cells_are_unch
     assert verbs.sharing.wait_for_look(10)
     restored = verbs.restore(str(ada.snapshot))
     assert restored[:2] == [f"restored 1 graph, 1 artifact, of {ada.snapshot}", f"  {line}"]
-    assert f"model.nbcache: {line}" in session.notices
+    assert f"model.nbcache: {line} [snapshot]" in session.notices
     session.close()
 
     ada.environment = ELSEWHERE

@@ -17,7 +17,7 @@ from support.torch_versions import needs_traces
 pytestmark = [pytest.mark.compile, pytest.mark.proof, needs_traces]
 
 
-@pytest.mark.parametrize(("audit", "watched"), [("0", []), ("1", ["watched"])])
+@pytest.mark.parametrize(("audit", "watched"), [("0", []), ("1", ["watched [fault]"])])
 def test_a_function_without_a_trace_is_recorded_again_in_one_of_so_many_kernels(
     both: Pair, tmp_path: Path, audit: str, watched: list[str]
 ) -> None:
@@ -26,7 +26,7 @@ import nbcache
 import nbcache.traces.kernel_traces as kernel_traces
 original = kernel_traces.observe
 def observe(*arguments):
-    nbcache.session().notice("watched")
+    nbcache.session().notice("watched", "fault")
     return original(*arguments)
 kernel_traces.observe = observe
 """

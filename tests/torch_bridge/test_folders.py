@@ -115,7 +115,9 @@ def test_where_no_folder_can_be_made_torchs_is_closed_to_others_and_not_served(t
     assert given.parent != temp / NAME and stat.S_IMODE(given.parent.stat().st_mode) == 0o700
     assert not folder.is_served() and not folder.is_own()
     (notice,) = session.notices
-    assert f"{temp / NAME} belongs to user {MALLORY}" in notice and notice.endswith("nbcache only watches")
+    assert f"{temp / NAME} belongs to user {MALLORY}" in notice and notice.endswith(
+        "nbcache only watches [torch-folder]"
+    )
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o755, 0o711], ids=oct)

@@ -68,7 +68,7 @@ class Connection:
     def __init__(
         self,
         store: Store,
-        say: Callable[[str], None],
+        say: Callable[[str, str], None],
         timings: Timings = USUAL,
         closed: threading.Event | None = None,
     ) -> None:
@@ -112,8 +112,8 @@ class Connection:
     def can_write(self) -> bool:
         return self.failure is None and not self.closed
 
-    def note(self, text: str) -> None:
-        self.say(f"{self.name}: {text}")
+    def note(self, text: str, slug: str) -> None:
+        self.say(f"{self.name}: {text}", slug)
 
     def read(self, action: Callable[[], T]) -> T | None:
         try:
@@ -139,7 +139,7 @@ class Connection:
             return False
         with self._lock:
             if self.pending + size > _MOST_PENDING:
-                self.note("too many entries wait to be written; some are not shared")
+                self.note("too many entries wait to be written; some are not shared", "shared-store")
                 return False
             self.pending += size
         self._worker.submit(partial(self._run_task, _Task(write, size, name)))
@@ -156,7 +156,8 @@ class Connection:
                 else:
                     self.pending -= task.size
         if not task.tries:
-            self.note(f"{task.name} could not be written {_TRIES} times, and is not shared: {task.problem}")
+            words = f"could not be written {_TRIES} times, and is not shared"
+            self.note(f"{task.name} {words}: {task.problem}", "shared-store")
         elif waits and self.can_write:  # the store has recovered
             self._requeue_unsent()
 
@@ -229,7 +230,7 @@ class Connection:
         logger.info("a store is left alone for %g s", self._pause, exc_info=error)
         next_step = f" Next: {error.next_step}." if error.next_step else ""
         until = "written to until it accepts entries" if readable else "asked until it answers"
-        self.note(f"{error.what}, so it is not {until} again.{next_step}")
+        self.note(f"{error.what}, so it is not {until} again.{next_step}", "shared-store")
         if not self.closed:
             start_thread(partial(self._probe_later, self._turn), "probe")  # without a thread it stays off
 
@@ -254,12 +255,12 @@ class Connection:
             was_off, self._back_at = self.failure is not None, time.monotonic()
             self.failure, self._is_readable = None, True  # it may have failed once more meanwhile
         if was_off:
-            self.say(f"{self.name} answers again")
+            self.say(f"{self.name} answers again", "shared-store")
             self._requeue_unsent()
         return True
 
     def _report_failure(self, error: Exception) -> None:
         if isinstance(error, NbcacheError):
-            self.note(f"compiled graphs are not shared: {error.with_next_step()}")
+            self.note(f"compiled graphs are not shared: {error.with_next_step()}", "shared-store")
         else:  # users should report a bug in nbcache
-            self.say(f"sharing compiled graphs failed unexpectedly, please report it: {error!r}")
+            self.say(f"sharing compiled graphs failed unexpectedly, please report it: {error!r}", "fault")

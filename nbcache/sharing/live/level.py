@@ -91,7 +91,7 @@ class SharedLevel(Connection):
         signer: Signer,
         *,
         wait_seconds: float,
-        say: Callable[[str], None],
+        say: Callable[[str, str], None],
         timings: Timings = USUAL,
     ) -> None:
         super().__init__(store, say, timings)
@@ -164,7 +164,7 @@ class SharedLevel(Connection):
             if _binding(entry.statement) == (scope(environment, type), type, key):
                 entries.append(entry)
             else:
-                self.note("an entry that was signed for another key was refused")
+                self.note("an entry that was signed for another key was refused", "refused")
         self._known.update((slot, entry.statement.ref.digest) for entry in entries)
         self._found += len(entries)
         return entries
@@ -183,19 +183,21 @@ class SharedLevel(Connection):
                 self._refuse(slot, error)
             except UntrustedSigner as error:
                 if error.what not in self._strangers and len(self._strangers) >= _MOST_STRANGERS:
-                    self.note("entries of more signers are not used, because nobody here trusts them")
+                    self.note(
+                        "entries of more signers are not used, because nobody here trusts them", "refused"
+                    )
                     continue
                 self._strangers.add(error.what)
-                self.note(f"an entry is not used: {error.with_next_step()}")
+                self.note(f"an entry is not used: {error.with_next_step()}", "refused")
             except TrustError as error:
-                self.note(f"an entry is not used: {error.with_next_step()}")
+                self.note(f"an entry is not used: {error.with_next_step()}", "refused")
 
     def _refuse(self, slot: str, error: NbcacheError) -> None:
         """Give a notice with the first key that is refused for a reason; the log names all keys."""
         logger.info("refused %s: %s", slot, error)
         if error.what not in self._refused:
             self._refused.add(error.what)
-            self.note(f"an entry was refused: {error} ({slot})")
+            self.note(f"an entry was refused: {error} ({slot})", "refused")
 
     def _is_slow(self) -> bool:
         return self._waited > self._wait_seconds
@@ -203,7 +205,7 @@ class SharedLevel(Connection):
     def _add_fruitless_wait(self, seconds: float) -> None:
         self._waited += seconds
         if self._is_slow() and self.can_read:
-            self.say(f"{self.name} is slow: the rest of this cell does not ask it")
+            self.say(f"{self.name} is slow: the rest of this cell does not ask it", "shared-store")
 
     # --- one compile for many kernels -----------------------------------------------------------
 
@@ -377,7 +379,7 @@ class SharedLevel(Connection):
             try:
                 manifest = decode_manifest(entry.unpack())
             except FormatError as error:
-                self.note(f"a publication was refused: {error}")
+                self.note(f"a publication was refused: {error}", "refused")
                 continue
             if _binding(entry.statement) == (manifest.environment.digest, _PUBLICATION, notebook):
                 yield Publication(entry, manifest)

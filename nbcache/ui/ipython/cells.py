@@ -224,7 +224,8 @@ class Cells:
         for name in compile_options.uncompiled_modules(self._shell.user_ns):
             self._session.notice(
                 f"{name}.compile() compiles nothing: torch does not compile the forward of its own classes "
-                f"in place; write {name} = torch.compile({name})"
+                f"in place; write {name} = torch.compile({name})",
+                "not-compiled",
             )
 
     def _report(self, report: CellReport, chosen: CompileOptions | None, result: Any) -> Rendered | None:

@@ -98,7 +98,8 @@ class Extension:
         self.session = Session(settings, self._bridge, store, locate_notebook=lambda: self._location().path)
         if isinstance(store, DirectoryStore) and store.was_emptied:
             self.session.notice(
-                f"{store.path} was open to others, who may have put code there: it was emptied"
+                f"{store.path} was open to others, who may have put code there: it was emptied",
+                "store",
             )
         self._problem = problem
         self._cells = Cells(shell, self.session, problem)

@@ -301,7 +301,7 @@ class SnapshotVerbs(Planner):
     def _notice_later(self) -> None:
         self.sharing.wait_for_look(None)
         for line in self.arrivals():
-            self._session.notice(line)
+            self._session.notice(line, "snapshot")
 
     def arrivals(self) -> list[str]:
         """Return a line for each received snapshot, and one for each problem with a snapshot."""
@@ -330,9 +330,9 @@ class SnapshotVerbs(Planner):
                 if notebook := self._locate():
                     self.sharing.write(beside(Path(notebook)), self.sharing.origin(notebook))
             except NbcacheError as error:
-                self._session.notice(f"autosnapshot: {error}")
+                self._session.notice(f"autosnapshot: {error}", "autosnapshot")
             except Exception as error:  # this thread has no other way to report it
-                self._session.notice(f"autosnapshot failed unexpectedly, please report it: {error!r}")
+                self._session.report_fault("autosnapshot", error)
 
         self._writing = start_thread(take, "snapshot")
 
@@ -495,7 +495,7 @@ class KernelVerbs(SnapshotVerbs):
         try:
             figures.append(self._figures())
         except StoreError as error:
-            session.notice(str(error))
+            session.notice(str(error), "store")
         reports = session.reports
         reported = {id(graph) for report in reports for graph in report.graphs}
         if outside := tuple(graph for graph in session.graphs if id(graph) not in reported):
@@ -656,7 +656,7 @@ class KernelVerbs(SnapshotVerbs):
                 self._join(settings, open_shared(settings))
             except NbcacheError as error:
                 named = settings.origin("shared_url")
-                self._session.notice(f"no shared level ({named}): {error.with_next_step()}")
+                self._session.notice(f"no shared level ({named}): {error.with_next_step()}", "shared-store")
 
     def connect(self, url: str = "") -> list[str]:
         """Connect to the store at `url`, by default the settings'; return a line for each publication."""
