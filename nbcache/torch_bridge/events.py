@@ -195,8 +195,8 @@ def _current_function() -> str:
         called = called.func if type(called) is partial else called
         called = called if isinstance(called, (FunctionType, MethodType)) else type(called)
     else:
-        held = [variables.get(name) for name in code.co_freevars]
-        functions = [value for value in held if type(value) is FunctionType]
+        values = [variables.get(name) for name in code.co_freevars]
+        functions = [value for value in values if type(value) is FunctionType]
         if code.co_flags & _PASSES_ALL != _PASSES_ALL or len(functions) != 1:
             return _function_name(code)
         called = functions[0]

@@ -42,7 +42,7 @@ TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
 """Attributes that Dynamo itself sets on tensors."""
 _TENSOR = "tensor: "
 _BETWEEN = "; "
-"""What a tensor's digest begins with, and what separates the properties in it."""
+"""Prefix of a tensor's digest, and the separator of the properties in it."""
 _OF_OPERATORS = words(
     "__annotations__ __module__ __name__ __qualname__ _cacheable _defined_in_python _dir _dispatch_cache",
     "_has_torchbind_op_overload _name _namespace _nondeterministic_seeded _ns _op _op_dk _overload_names",

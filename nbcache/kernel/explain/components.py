@@ -41,7 +41,7 @@ _LONGEST = 120
 _OUTSIDE = "nbcache_dependencies"
 """The part that nbcache adds to torch's keys; its value is JSON: part → its text."""
 _PART = f"{_OUTSIDE} "
-"""What the names of these parts begin with in `Components.others`."""
+"""Prefix of the names of these parts in `Components.others`."""
 _UNREADABLE = frozenset({_OUTSIDE, "system_info[hash]", "torch_version"})
 """Parts whose values are digests themselves."""
 _NAMES = {
