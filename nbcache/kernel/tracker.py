@@ -167,7 +167,7 @@ class Tracker:
         self._frames = {key: frame for key, frame in self._frames.items() if key in compile_ids}
 
     def forget(self, begin: int) -> None:
-        """Drop the records from this index on, which nobody is to see."""
+        """Drop the records from this index on, such as those of the trials of a diagnosis."""
         with self._lock:
             del self._records[begin:]
             self._runs = {run: index for run, index in self._runs.items() if index < begin}

@@ -40,9 +40,9 @@ _HARMLESS = """
 """Environment variables that no library reads at import; a forked kernel gets its launcher's."""
 _HARMLESS_BEGINNINGS = ("JPY_", "SSH_", "VSCODE_")
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
-_BESIDE = "import sys; sys.flags.safe_path or sys.path.pop(0); "
-_NURSERY = f"{_BESIDE}from nbcache.launcher.nursery import main; main(*sys.argv[1:])"
-_NAME = f"{_BESIDE}from nbcache.launcher.protocol import own_name; print(own_name())"
+_SAFE_PATH = "import sys; sys.flags.safe_path or sys.path.pop(0); "
+_NURSERY = f"{_SAFE_PATH}from nbcache.launcher.nursery import main; main(*sys.argv[1:])"
+_NAME = f"{_SAFE_PATH}from nbcache.launcher.protocol import own_name; print(own_name())"
 _INHERITED = ("Cap", "NoNewPrivs", "Seccomp")
 """Beginnings of the lines of /proc/self/status that children inherit.
 

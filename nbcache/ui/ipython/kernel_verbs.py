@@ -518,9 +518,10 @@ class KernelVerbs(SnapshotVerbs):
         elif rows and ((raised := self._cells.last_raised) or not last[0].graphs):
             report = session.reports[-1] if raised else last[0]
             cell, compiled = (cell.label if cell else "" for cell in (report.cell, rows[0].graph.cell))
-            follows = f"compiled no graph; what follows is of {compiled or 'an earlier one'}"
-            parts = [*["raised an exception"] * raised, *[follows] * (not report.graphs)]
-            remark = f"{cell or 'the last cell'} {' and '.join(parts)}"
+            remark = f"{cell or 'the last cell'} {'raised an exception' if raised else ''}"
+            if not report.graphs:
+                joint = " and " if raised else ""
+                remark += f"{joint}compiled no graph; what follows is of {compiled or 'an earlier one'}"
         return render_why(rows, notices, remark)
 
     def graph(self, name: str) -> list[Rendered]:
