@@ -647,7 +647,8 @@ def kernel(action: str, user: bool, settings: Settings) -> Shown:
     match action:
         case "install":
             folder = kernel_spec.install(user=user)
-            how = "choose the kernel `Python 3 (nbcache)` in Jupyter: from its second start on, it finds torch imported"
+            choose = "choose the kernel `Python 3 (nbcache)` in Jupyter"
+            how = f"{choose}: from its second start on, it finds torch imported"
             return Shown([f"installed: {folder}", how], {"folder": str(folder)})
         case "uninstall":
             stopped, folder = _stop(), kernel_spec.uninstall()
