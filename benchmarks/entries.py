@@ -199,7 +199,8 @@ def _action(server: Server, name: str, full: _Full) -> Action:
 @contextlib.contextmanager
 def _level(url: str, keyring: Keyring, notices: list[str]) -> Iterator[SharedLevel]:
     signer = Signer(lambda: keyring, lambda: Policy.STRICT, "bench", "here")
-    level = SharedLevel(RedisStore(url), signer, wait_seconds=600.0, say=notices.append)
+    store = RedisStore(url)
+    level = SharedLevel(store, signer, wait_seconds=600.0, say=lambda text, slug: notices.append(text))
     try:
         yield level
     finally:

@@ -20,11 +20,11 @@ BUDGETS = {
     "kernel": 4515,
     "keys": 4090,
     "launcher": 1370,
-    "sharing": 3250,
-    "storage": 3070,
-    "torch_bridge": 5120,
-    "traces": 3240,
-    "ui": 6990,
+    "sharing": 3260,
+    "storage": 3075,
+    "torch_bridge": 5125,
+    "traces": 3250,
+    "ui": 7000,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}

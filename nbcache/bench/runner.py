@@ -141,7 +141,7 @@ class Kernel:
         return value if isinstance(value, str) else None
 
     def last_log_line(self) -> str:
-        """Return the last line that the process wrote, after a colon."""
+        """Return a colon and the last line of the process's log, for an error message; empty without one."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return f": {one_line(lines[-1], 300)}" if lines else ""
 

@@ -66,7 +66,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` without control characters and line ends; a stranger may have written it."""
+    """Return `text` with "?" for control characters and line ends; it may be untrusted."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -145,7 +145,7 @@ class NotebookCache:
         """Return the artifacts under torch's `key` in the local store and in snapshots, newest first."""
         if self.environment is None or self.is_given_up(type, key):
             return ()
-        artifacts = self._prefetcher.pop(type, key)
+        artifacts = self._prefetcher.artifacts(type, key)
         logger.debug("looked up %s %s here: %d found", type, key, len(artifacts))
         return artifacts
 
@@ -192,7 +192,7 @@ class NotebookCache:
                 self._elsewhere[where, manifest.environment.digest] = unfit
 
     def is_given_up(self, type: str, key: str) -> bool:
-        """Return whether the artifacts stored under `key` are useless."""
+        """Return whether torch could not use the artifacts stored under `key`."""
         return (type, key) in self._given_up
 
     def give_up(self, type: str, key: str, why: str) -> None:
@@ -575,7 +575,7 @@ class Prefetcher:
             slots = [slot for slot in self._ahead if slot[0] == type]
             return [artifact for slot in slots for artifact in self._ahead[slot]]
 
-    def pop(self, type: str, key: str) -> list[Artifact]:
+    def artifacts(self, type: str, key: str) -> list[Artifact]:
         """Return the artifacts under a type and key, and release those that were read ahead."""
         with self._lock:
             self._popped.add((type, key))
@@ -634,8 +634,8 @@ class History:
         self._store = store
         self._lock = ForkSafeLock()
         self._runs: dict[tuple[str, int], Run] = {}
-        self._number = self._saved = 0
-        """The number of this kernel's runs, and of those that are stored."""
+        self._next_number = self._first_unsaved = 0
+        """Number of this kernel's next run, and of its first run that is not stored yet."""
 
     def runs(self) -> tuple[Run, ...]:
         with self._lock:
@@ -656,17 +656,18 @@ class History:
             for graph in graphs:
                 if graph.reason == f"{NOT_COMPILED}{INTERRUPTED}":
                     continue
-                run = make(graph, number=self._number, unfinished=unfinished)
+                run = make(graph, number=self._next_number, unfinished=unfinished)
                 self._runs[run.identity] = run
-                self._number += 1
+                self._next_number += 1
             self._runs = {run.identity: run for run in merged(self._runs.values())}
 
     def save(self, notebook: str) -> None:
+        """Store the runs of this kernel that are not stored yet; others were read from the store."""
         with self._lock:
             own = [run for run in self._runs.values() if run.kernel == self.kernel]
-            runs, number = [run for run in own if run.number >= self._saved], self._number
+            runs, number = [run for run in own if run.number >= self._first_unsaved], self._next_number
         if runs and self._store.write(notebook, runs):
-            self._saved = number
+            self._first_unsaved = number
 
     def forget(self) -> None:
         with self._lock:

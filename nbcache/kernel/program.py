@@ -61,7 +61,7 @@ class Program:
         for name, path in sorted(_own_modules()):
             if generated and path.startswith(os.path.join(generated, "")):
                 continue
-            digest = self._file(path)
+            digest = self._file_digest(path)
             if not digest:
                 return ""
             state.update(f"{name} {digest}\n".encode())
@@ -74,7 +74,7 @@ class Program:
                 self._runs_files |= bool(_RUNS_FILES.search(source))
                 self._state.update(hashlib.sha256(_meaning(source)).digest())
 
-    def _file(self, path: str) -> str:
+    def _file_digest(self, path: str) -> str:
         """Return the digest of a file; empty if it has changed since nbcache was loaded, or is gone."""
         try:
             status = os.stat(path)

@@ -101,7 +101,7 @@ class _Compile:
         return self.frame.graph_break_reason if self.frame else None
 
     def merge_earlier_lookups(self, graph: _Graph) -> None:
-        """Merge `graph` with earlier lookups of it, whose stored graphs were useless."""
+        """Merge `graph` with its earlier records: torch could not use the stored graphs that it had found."""
         for earlier in [other for other in self.graphs if other is not graph]:
             if (earlier.key, earlier.backward) == (graph.key, graph.backward):
                 self.graphs.remove(earlier)

@@ -557,7 +557,7 @@ def guard_hits(torch: ModuleType, results: ModuleType, patches: Patches) -> None
         donated = getattr(thread, "donated", None)
         if donated is not None and settings["is_backward"]:
             policy = getattr(torch._inductor.config, "cudagraph_policy", None)
-            if not (settings["cudagraphs"] or policy):  # CUDA graphs identify inputs by address
+            if not (settings["cudagraphs"] or policy):  # a CUDA graph reads inputs where they were
                 donated.backward = graph
         return result
 

@@ -178,7 +178,7 @@ class Registrations:
             owner = reference()
             is_registered = owner is not None  # `_forget` discards registrations of destroyed libraries
             if isinstance(owner, self._torch._ops.OperatorBase):
-                tables = _python_tables(owner)
+                tables = _python_kernel_tables(owner)
                 is_registered = any(function is entry for table in tables for entry in table.values())
             if is_registered:
                 state.note(description)
@@ -225,7 +225,7 @@ class Registrations:
                     state.add({key: value for key, value in attributes if key not in ignored})
                 has_fake = self._add_rules(state, name)
                 self._add_impls(state, name, definition is not None, has_fake, runs)
-                add_python(state, operator)
+                add_python_kernels(state, operator)
         finally:
             self._adding.discard(adding)
 
@@ -302,14 +302,15 @@ class Registrations:
         return file.startswith(root) if os.path.isabs(root) else name.startswith("aten::")
 
 
-def add_python(state: Fingerprint, operator: Any) -> None:
-    for table in _python_tables(operator):
+def add_python_kernels(state: Fingerprint, operator: Any) -> None:
+    """Add the Python kernels of an operator, each with its dispatch key."""
+    for table in _python_kernel_tables(operator):
         for key in sorted(table, key=str):
             state.note(key)
             state.add(table[key])
 
 
-def _python_tables(operator: Any) -> tuple[Mapping[Any, Any], ...]:
+def _python_kernel_tables(operator: Any) -> tuple[Mapping[Any, Any], ...]:
     return operator.py_kernels, operator.python_key_table, operator.functorch_table
 
 
@@ -417,7 +418,7 @@ class TorchValues:
             state.note("higher-order operator", value.name())
             if not self._known.is_library_code(kind):
                 state.add(kind)
-                add_python(state, value)
+                add_python_kernels(state, value)
         elif issubclass(kind, torch.fx.GraphModule):
             self._add_graph(state, value)
         elif issubclass(kind, torch.Tensor):

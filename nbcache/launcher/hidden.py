@@ -90,7 +90,8 @@ class HiddenModules(MetaPathFinder):
         """Let Python import another module of this name from `sys.path`; ImportError for torch itself."""
         if name == _WHOLE:
             raise ImportError(
-                f"this kernel was started with torch imported, and sys.path has another one now ({other}): "
+                "this kernel was started with torch imported, and sys.path "
+                f"finds another torch now ({other}): "
                 "start an ordinary kernel, or undo the change of sys.path",
                 name=name,
             )

@@ -42,6 +42,7 @@ class Statement:
     host: str = ""
 
     def encode(self) -> bytes:
+        """Return the bytes that the maker signs."""
         return to_json(
             _FORMAT,
             {
@@ -153,7 +154,8 @@ class Judge:
     def __init__(self, keyring: Callable[[], Keyring], policy: Callable[[], Policy]) -> None:
         self._keyring = keyring
         self._policy = policy
-        self._cached: dict[str, tuple[float, Standing]] = {}
+        self._standings: dict[str, tuple[float, Standing]] = {}
+        """Fingerprint of a signer → when its standing was looked up, and the standing."""
 
     @property
     def policy(self) -> Policy:
@@ -170,7 +172,9 @@ class Judge:
             return
         statement, fingerprint = verify(provenance)
         if not _is_of(statement, ref) or not is_bound(statement):
-            raise corrupt("the statement beside an artifact belongs to another artifact or environment")
+            raise corrupt(
+                "the signature stored with an artifact was made for another artifact or environment"
+            )
         self._admit(fingerprint)
 
     def admit_stored(self, ref: ArtifactRef) -> None:
@@ -197,7 +201,7 @@ class Judge:
         return f"-{sha256(removed)[:8]}" if removed else ""
 
     def forget(self) -> None:
-        self._cached.clear()
+        self._standings.clear()
 
     def name(self, fingerprint: str) -> str:
         return self._keyring().name(fingerprint)
@@ -208,10 +212,12 @@ class Judge:
     def standing(self, fingerprint: str) -> Standing:
         """Return a signer's standing, by keys that were read at most a second ago."""
         moment = time.monotonic()
-        if (cached := self._cached.get(fingerprint)) is not None and moment - cached[0] < _STANDING_SECONDS:
+        if (cached := self._standings.get(fingerprint)) is not None and moment - cached[
+            0
+        ] < _STANDING_SECONDS:
             return cached[1]
         standing = self._keyring().standing(fingerprint)
-        self._cached[fingerprint] = (moment, standing)
+        self._standings[fingerprint] = (moment, standing)
         return standing
 
 

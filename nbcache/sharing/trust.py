@@ -216,9 +216,10 @@ class Keyring:
             key = None
         if not isinstance(key, Ed25519PrivateKey):
             raise TrustError(
-                "the private key is not an Ed25519 key in PEM",
+                "your signing key of nbcache is not an Ed25519 key in PEM format",
                 where=str(path),
-                next_step="put back the right one, or move it away: a new one is made, unknown to all",
+                next_step="restore the file from a backup. Or move it away: "
+                "nbcache makes a new key, which nobody trusts yet",
             )
         self._own = key
         return key
@@ -232,9 +233,9 @@ class Keyring:
                 case {"name": str(name), "added": int() | float() as added}:
                     return TrustedSigner(fingerprint, name, float(added))
         raise TrustError(
-            "the file of a trusted signer cannot be read",
+            "the file in which nbcache keeps a signer whom you trust cannot be read",
             where=str(path),
-            next_step=f"%nbcache trust add {spelled(fingerprint)}, if this signer is to be trusted",
+            next_step=f"%nbcache trust add {spelled(fingerprint)}, if you still trust this signer",
         )
 
     def _content(self, path: Path) -> bytes | None:

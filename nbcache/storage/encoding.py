@@ -95,7 +95,9 @@ def is_bomb(size: int, packed_size: int) -> bool:
 def unpack(packed: bytes, *, size: int, digest: str) -> bytes:
     content = _decompress(memoryview(packed), size)
     if sha256(content).hexdigest() != digest:
-        raise corrupt("an artifact's content does not match the digest in its name")
+        raise corrupt(
+            "a stored artifact is damaged or was changed: its content does not match the digest in its name"
+        )
     return content
 
 
@@ -124,7 +126,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def decode_manifest(content: bytes) -> Manifest:
     fields = from_json(content, _MANIFEST_FORMAT)
-    return _manifest(fields, fields.text("notebook"))
+    return _decode_manifest(fields, fields.text("notebook"))
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -155,7 +157,8 @@ def decode_snapshot(content: bytes) -> Snapshot:
         for digest, value in fields.object("contents").items()
     }
     manifests = tuple(
-        _manifest(Fields(value, "snapshot's manifest"), "", UNSIGNED) for value in fields.array("manifests")
+        _decode_manifest(Fields(value, "snapshot's manifest"), "", UNSIGNED)
+        for value in fields.array("manifests")
     )
     named = {(ref.digest, ref.size) for manifest in manifests for ref in manifest.artifacts}
     if named != {(digest, packed.size) for digest, packed in contents.items()}:
@@ -192,7 +195,9 @@ def _decompress(payload: memoryview, content_length: int) -> bytes:
             payload, max_output_size=content_length, allow_extra_data=False
         )
     except (zstandard.ZstdError, ValueError) as error:
-        raise corrupt("an entry's payload is not the zstd frame that its header states") from error
+        raise corrupt(
+            "a stored entry is damaged: its compressed data are not what its header says"
+        ) from error
     except MemoryError as error:
         raise corrupt(f"an entry needs {content_length} bytes of memory, more than there is") from error
 
@@ -244,7 +249,8 @@ def _manifest_fields(manifest: Manifest) -> dict[str, Any]:
     return fields
 
 
-def _manifest(fields: Fields, notebook: str, provenance: Provenance | None = None) -> Manifest:
+def _decode_manifest(fields: Fields, notebook: str, provenance: Provenance | None = None) -> Manifest:
+    """Decode a manifest; `provenance` replaces that of each artifact, if it is given."""
     return Manifest(
         environment=Environment(tuple(map(_component, fields.array("environment")))),
         notebook=notebook,

@@ -334,7 +334,9 @@ def _ref_prefix(environment_digest: str, type: str, key: str) -> str:
 def _manifest_of(key: str, entry: bytes) -> Manifest:
     manifest = decode_manifest(decode_entry(entry, max_bytes=_MAX_MANIFEST_BYTES))
     if not key.startswith(_manifest_prefix(manifest.environment, manifest.notebook)):
-        raise CorruptEntry("a manifest is stored under the key of another environment or notebook")
+        raise CorruptEntry(
+            "a notebook's list of graphs is stored under the key of another notebook or environment"
+        )
     return manifest
 
 

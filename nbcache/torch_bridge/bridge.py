@@ -200,6 +200,7 @@ class TorchBridge:
         self._adopt_environment(session)
 
     def _adopt_environment(self, session: Session) -> None:
+        """Find out the environment, and give it to the session's cache with a folder for torch."""
         self._variables = environment.variables()
         self._tag.set(self._baseline)
         if self._sound:

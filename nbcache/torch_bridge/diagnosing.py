@@ -281,14 +281,14 @@ class _Run:
 
 
 def original(value: Any) -> Any:
-    """Return the module or function that the user compiled into `value`, or else `value`."""
+    """Return the module or function of which `value` is the compiled form; else `value` itself."""
     if isinstance(value, OptimizedModule):
         return original(value._orig_mod)
     if getattr(value, "_torchdynamo_disable", False) or not isinstance(value, types.FunctionType):
         return value
     # A user's wrapper of a compiled function has the attributes of that function, too.
-    is_torchs = value.__code__.co_filename.endswith(os.path.join("torch", "_dynamo", "eval_frame.py"))
-    return innermost_fn(value) if is_torchs else value
+    is_torch_wrapper = value.__code__.co_filename.endswith(os.path.join("torch", "_dynamo", "eval_frame.py"))
+    return innermost_fn(value) if is_torch_wrapper else value
 
 
 def _with_own_code(function: Any) -> Any:

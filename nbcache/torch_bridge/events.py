@@ -281,7 +281,7 @@ def _warn_of_skip(session: Session, function: str, file: str) -> None:
     error = sys.exc_info()[1]
     if type(error).__name__ != "Unsupported" or getattr(error, "skip_frame", None) is not True:
         return
-    if frames.read(frames.ONE_GRAPH) or _is_torchs(file):
+    if frames.read(frames.ONE_GRAPH) or _is_torch_file(file):  # with fullgraph=True torch raises
         return
     words = graph_break(session, getattr(error, "msg", error), getattr(error, "real_stack", None))
     session.notice(
@@ -305,12 +305,12 @@ def with_cells(session: Session, text: str | None) -> str | None:
 def user_line(session: Session, trace: str) -> str:
     """Return the innermost line of a stack trace outside torch, such as `In[4]:7`; empty without one."""
     for file, line in reversed(_TRACED.findall(trace)):
-        if not _is_torchs(file):
+        if not _is_torch_file(file):
             return f"{_place(session, file).rpartition(os.sep)[2]}:{line}"
     return ""
 
 
-def _is_torchs(file: str) -> bool:
+def _is_torch_file(file: str) -> bool:
     return file.startswith(os.path.join(os.path.dirname(str(sys.modules["torch"].__file__)), ""))
 
 

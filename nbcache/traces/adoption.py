@@ -15,7 +15,7 @@ from nbcache.core.canonical_json import corrupt
 from nbcache.core.patches import Patches
 from nbcache.keys.fingerprints.code import lines_digest
 from nbcache.traces import facts
-from nbcache.traces.facts import ABSENT, RUNS, Frame, NoTrace
+from nbcache.traces.facts import ABSENT, NEEDS_USER_CODE, Frame, NoTrace
 from nbcache.traces.format import RESUME_KINDS, Trace, code_from, names_from, value_from
 from nbcache.traces.trace_rows import ReadTrace, restored_code, with_global_names
 
@@ -83,7 +83,11 @@ def adopt(
     def prefill_values(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         self.src_get_value_cache.update(
-            {source: value for source, value in values.items() if value is not ABSENT and value is not RUNS}
+            {
+                source: value
+                for source, value in values.items()
+                if value is not ABSENT and value is not NEEDS_USER_CODE
+            }
         )
 
     try:
@@ -269,7 +273,7 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
         values.append(value)
         if below_changed:
             changed_sources.add(index)
-            if value is facts.RUNS:
+            if value is facts.NEEDS_USER_CODE:
                 continue
         if (digest := fact_rows.pop(index, None)) is None:
             continue

@@ -69,7 +69,7 @@ ANNOTATIONS = "%"
 """Key of the fact that says that digests of functions include annotations."""
 
 
-_COPY = "torch._dynamo.polyfills.{0}.py_{0}"
+_PURE_PYTHON_COPY = "torch._dynamo.polyfills.{0}.py_{0}"
 """Path at which Dynamo keeps its pure-Python copy of a standard module, such as `operator`."""
 
 
@@ -101,11 +101,11 @@ class NoTrace(Exception):
 
 
 def module_by_name(name: str) -> Any:
-    """Return the module with a name that `module_name` returned; None if it is not imported."""
+    """Return the module that `module_name` has named, perhaps Dynamo's copy; None if it is not imported."""
     if (module := sys.modules.get(name)) is not None:
         return module
     holder, _, original = name.rpartition(".py_")
-    if name != _COPY.format(original):
+    if name != _PURE_PYTHON_COPY.format(original):
         return None
     return getattr(sys.modules.get(holder), "__dict__", {}).get(f"py_{original}")
 
@@ -119,7 +119,7 @@ def module_name(module: ModuleType) -> str:
 def scope_name(scope: dict[str, Any]) -> str:
     """Return the name of the module that has exactly this globals dictionary; empty if no module has it."""
     name = scope.get("__name__")
-    names = (name, _COPY.format(name)) if type(name) is str else ()
+    names = (name, _PURE_PYTHON_COPY.format(name)) if type(name) is str else ()
     return next((path for path in names if getattr(module_by_name(path), "__dict__", None) is scope), "")
 
 
@@ -307,7 +307,7 @@ def registrations(torch: ModuleType, objects: Objects) -> str:
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
 """Returned for a source whose value does not exist here."""
-RUNS: Any = type("Runs", (), {"__repr__": lambda self: "a value that your code returns"})()
+NEEDS_USER_CODE: Any = type("Runs", (), {"__repr__": lambda self: "a value that your code returns"})()
 """Returned for a source whose value only the user's code could return, such as a property's."""
 _BUILT_IN = "built in"
 _RUNS = "runs code"
@@ -329,23 +329,23 @@ class SourceValues:
         self._running = Running(is_users_code)
 
     def get(self, source: Any) -> Any:
-        """Return the value of a source, or RUNS if only user code can evaluate it."""
+        """Return the value of a source, or NEEDS_USER_CODE if only user code can evaluate it."""
         if source not in self._known:
             base = getattr(source, "base", None)
             self._known[source] = self.read(expression_of(source), None if base is None else self.get(base))
         return self._known[source]
 
     def read(self, expression: Expression | None, base: Any, *, runs_nothing: bool = False) -> Any:
-        """Return the value of a source, ABSENT without one, or RUNS if it needs the user's code.
+        """Return the value of a source, ABSENT without one, or NEEDS_USER_CODE if it needs the user's code.
 
-        With `runs_nothing`, return RUNS unless the value lies in its base, so that no code at all can run.
+        With `runs_nothing`, no code at all runs: the value lies in its base, else this is NEEDS_USER_CODE.
         """
         if expression is None or base is ABSENT:
             return ABSENT
-        if base is RUNS or (runs_nothing and not _is_within(expression, base)):
-            return RUNS
+        if base is NEEDS_USER_CODE or (runs_nothing and not _is_within(expression, base)):
+            return NEEDS_USER_CODE
         if self._runs_code(expression, base):
-            return RUNS
+            return NEEDS_USER_CODE
         try:
             return eval(expression.code, self._names, {"_": base})
         except Exception:  # the value is missing
@@ -353,7 +353,9 @@ class SourceValues:
 
     def _runs_code(self, expression: Expression, base: Any) -> bool:
         key = expression.key if expression.index is None else self.get(expression.index)
-        if key is RUNS or (expression.attribute and self._running.attribute(base, expression.attribute)):
+        if key is NEEDS_USER_CODE or (
+            expression.attribute and self._running.attribute(base, expression.attribute)
+        ):
             return True
         if expression.is_element and self._running.element(base):
             return True
@@ -361,7 +363,7 @@ class SourceValues:
 
 
 def _is_within(expression: Expression, base: Any) -> bool:
-    """Return whether a source is an attribute or element that its base itself holds."""
+    """Return whether reading a source from its base runs no code: the base itself holds the value."""
     if not expression.is_plain:
         return False
     if expression.attribute:
@@ -426,7 +428,7 @@ def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete:
     """Return the digest of a value, or of its class alone; built-in names are facts of their own."""
     if value is ABSENT:
         return "absent"
-    if value is RUNS:
+    if value is NEEDS_USER_CODE:
         return _RUNS
     if value is builtins_of(scope):
         return _BUILT_IN
@@ -442,7 +444,7 @@ def same_objects(values: Sequence[Any]) -> list[int]:
     first: dict[int, int] = {}
     return [
         index
-        if is_constant(value) or value is ABSENT or value is RUNS or type(value) in _IMMUTABLES
+        if is_constant(value) or value is ABSENT or value is NEEDS_USER_CODE or type(value) in _IMMUTABLES
         else first.setdefault(id(value), index)
         for index, value in enumerate(values)
     ]

@@ -442,7 +442,8 @@ class Traces:
         self._off = True
         logger.info("%s failed", action, exc_info=error)
         self._session.notice(
-            f"this kernel uses no traces from now on: {action} failed, please report it: {error!r}",
+            f"this kernel uses no traces from now on, because {action} failed: cells run, and "
+            f"torch traces functions again. Please report it: {error!r}",
             "no-traces",
         )
 

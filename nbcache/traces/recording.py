@@ -29,7 +29,7 @@ from nbcache.keys.fingerprints.known_code import DESCRIPTORS
 from nbcache.keys.fingerprints.objects import HEAP_TYPE, Objects, is_constant, protocol_attributes
 from nbcache.keys.monkeypatches import subclasses_of
 from nbcache.traces import facts, state_reads, trace_rows
-from nbcache.traces.facts import ABSENT, RUNS, Frame, NoTrace
+from nbcache.traces.facts import ABSENT, NEEDS_USER_CODE, Frame, NoTrace
 from nbcache.traces.format import RESUME_KINDS, Trace, names_to, value_to
 from nbcache.traces.state_reads import TORCH_PACKAGES, ExecutedCode
 from nbcache.traces.trace_rows import Sources
@@ -342,7 +342,7 @@ def make_trace(
             sources.index(source)
     values = [source_values.get(source) for source in sources.sources]
     needed = {*ordered_keys, *input_indices, *(row[0] for row in guards), *(row[0] for row in shapes)}
-    if any(values[index] is RUNS for index in needed):
+    if any(values[index] is NEEDS_USER_CODE for index in needed):
         raise NoTrace("torch guards a value that your code returns")
     observed = [*observations.objects()]
     all_objects = [*values, *(value for value, _ in observed)]
@@ -505,7 +505,7 @@ def _fixed_sizes(values: Any) -> Any:
 
 def _check_value(objects: Objects, value: Any, inlined: Set[int], *, in_order: bool) -> None:
     """Raise NoTrace for a value that no fact covers; `in_order`: code may iterate over a set."""
-    if value is ABSENT or value is RUNS or is_constant(value):  # Dynamo traces code that runs
+    if value is ABSENT or value is NEEDS_USER_CODE or is_constant(value):  # Dynamo traces code that runs
         return
     if not objects.covers(value):
         raise NoTrace(f"a {type(value).__qualname__} is not covered by any fact")

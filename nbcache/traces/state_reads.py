@@ -298,7 +298,10 @@ def check_executed_code(
             continue
         module = modules.get(file, "")
         cls, _, name = code.co_qualname.rpartition(".")
-        owner, is_config = _class_at(module, cls), name == "__getattribute__" and (module, cls) in CONFIGS
+        owner, is_config = (
+            _class_by_name(module, cls),
+            name == "__getattribute__" and (module, cls) in CONFIGS,
+        )
         if owner in finders:
             continue
         if owner is not None and issubclass(owner, types.ModuleType):
@@ -310,7 +313,7 @@ def check_executed_code(
         raise NoTrace(f"Python runs {code.co_qualname}() of {module or 'a package'} while Dynamo traces")
 
 
-def _class_at(module: str, name: str) -> type | None:
+def _class_by_name(module: str, name: str) -> type | None:
     try:
         owner = object_at(module, name)
     except NoTrace:

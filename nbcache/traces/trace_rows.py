@@ -252,7 +252,9 @@ def restored_code(code: CodeType, original: CodeType) -> CodeType:
 
     def original_constant(value: Any) -> Any:
         if isinstance(value, CodeType) or (isinstance(value, NestedCode) and value.index >= len(nested)):
-            raise corrupt("a trace creates a function whose code is not part of the traced one's")
+            raise corrupt(
+                "a stored trace is damaged: it has code that is not in the function that was traced"
+            )
         return nested[value.index] if isinstance(value, NestedCode) else value
 
     return code.replace(

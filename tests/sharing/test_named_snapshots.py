@@ -242,7 +242,7 @@ def test_versions_of_others_are_removed_only_where_the_user_says_so(
         assert main(["rm", f"{url}#{name}"]) == 1
         refusal = capsys.readouterr().err
         assert (
-            "no version of this name is yours: 1 of others or damaged" in refusal
+            "none of the 1 versions under this name is yours, or they are damaged" in refusal
             and "next: --all-signers" in refusal
         )
         assert main(["rm", f"{url}#{name}", "--all-signers"]) == 1

@@ -531,7 +531,7 @@ def test_a_trusted_takers_wrong_statement_costs_nobody_elses_snapshot(
     session, bridge, _ = cleo.session()
     bridge.compile("one")
     assert outcomes(session) == [HIT]
-    assert any("belongs to another artifact" in notice for notice in session.notices)
+    assert any("was made for another artifact" in notice for notice in session.notices)
     session.close()
 
 

@@ -174,7 +174,7 @@ def test_a_folder_is_used_through_no_other_service(tmp_path: Path, through: str)
     os.symlink(tmp_path / "secret", tmp_path / "store/v1/artifact/a")
     with pytest.raises(ConfigError, match="links") as caught:
         FilesystemStore(f"{through}{tmp_path}/store")
-    assert caught.value.next_step == "name the service or the folder itself"
+    assert caught.value.next_step == "name the store or the folder itself"
 
 
 def test_of_objects_as_well_no_more_is_read_than_one_value_may_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,11 @@ class TestOptions:
             ("--quiet=1", "--quiet: ignored explicit argument '1'"),
             ("--options a=1 --mode default", "`--mode` and `--options` exclude each other"),
             ("--options", "--options: expected at least one argument"),
-            ("--options a=1 f", "`f` is not K=V (targets go before `--options`)"),
-            ("--options =1", "`=1` is not K=V"),
+            (
+                "--options a=1 f",
+                "`f` is not of the form KEY=VALUE; names of what to compile go before the options",
+            ),
+            ("--options =1", "`=1` is not of the form KEY=VALUE"),
             ("a=1", "`a=1` is not the name of a function or module"),
             ("f.", "`f.` is not the name"),
             ("class", "`class` is not the name"),

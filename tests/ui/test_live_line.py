@@ -69,7 +69,7 @@ class Steps:
 
     def look(self, after=live_line.INTERVAL):
         self.now += after
-        self.line.look()
+        self.line.sample()
 
 
 @pytest.fixture

@@ -81,7 +81,10 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell):
         ("%nbcache config TORCHINDUCTOR_CACHE_DIR=/x", "set TORCHINDUCTOR_CACHE_DIR in the environment"),
         ("%nbcache config live", "`live` needs a value, live=VALUE"),
         ("%nbcache config dir=/elsewhere", "set NBCACHE_DIR"),
-        ("%nbcache snapshot redis://:s3cret@host/0", "write URL#NAME, as in redis://host/0#team/gpt"),
+        (
+            "%nbcache snapshot redis://:s3cret@host/0",
+            "write the store's URL, # and a name: redis://host#team/gpt",
+        ),
         ("%nbcache restore redis://:s3cret@127.0.0.1:1/0#team/gpt", "Redis cannot be reached"),
         (
             "%nbcache clear everything",
@@ -90,9 +93,9 @@ def test_what_is_not_understood_fails_with_one_clean_message(in_shell):
         ("%nbcache help me", "`me` is not understood. Usage: %nbcache help"),
         ("%nbcache connect one two", "`two` is not understood. Usage: %nbcache connect [URL]"),
         ("%nbcache trust --name", "`--name` needs a value. Usage: %nbcache trust [--yes]"),
-        ("%nbcache graphs --json", "takes one GRAPH"),
+        ("%nbcache graphs --json", "takes at most one graph"),
         ("%nbcache panel graph", "there is no panel `graph`"),
-        ("%nbcache clear --all", "nbcache cannot ask here; if you are sure, add --yes"),
+        ("%nbcache clear --all", "nbcache cannot ask for your answer here; if you are sure, add --yes"),
         ("%nbcache bench nanogpt", "neither a notebook nor a function"),
     ]
     everything = in_shell(f"[run(line) for line, _ in {cases!r}]")
@@ -143,7 +146,9 @@ def test_loading_says_in_one_line_what_is_stored_and_is_silent_where_reports_nev
     assert loaded() == ""
     clear, sure = (f"run('%nbcache clear{word}')['text']" for word in ("", " --yes"))
     said = loaded(f"\nsys.__stdout__.write({clear} + run({ASK!r})['text'] + {clear} + {sure})").splitlines()
-    assert said[0].endswith("%nbcache clear: nbcache cannot ask here; if you are sure, add --yes")
+    assert said[0].endswith(
+        "%nbcache clear: nbcache cannot ask for your answer here; if you are sure, add --yes"
+    )
     what = "4 graphs, 1 artifact of model.ipynb. torch's folder is emptied for all notebooks"
     assert said[1:3] == [
         f"nbcache: This would be removed: {what}. Go on? [y/N] ",

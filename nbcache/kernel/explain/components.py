@@ -252,7 +252,7 @@ def differences(old: Components, new: Components, *, in_nodes: bool = True) -> l
         graph = _graph(old, new) if in_nodes else Difference("graph", "", "")
         ranked += [(_Rank.GRAPH, graph), *_constants(old.constants, new.constants)]
         if graph.what == _ANOTHER:  # the other differences follow from it
-            ranked = [pair for pair in ranked if pair[0] in (_Rank.CHANGED, _Rank.GRAPH)]
+            ranked = [pair for pair in ranked if pair[0] in (_Rank.CHANGED, _Rank.SIZES, _Rank.GRAPH)]
     ranked.sort(key=lambda pair: pair[0])
     causes = [part for rank, part in ranked if rank < _Rank.FOLLOWS and part.what != _REWIRED]
     return causes if causes and in_nodes else [part for _, part in ranked]

@@ -152,8 +152,8 @@ class Objects:
     def registrations(self) -> str:
         """The digest of the registrations of visited classes for visited abstract classes.
 
-        It leaves out others, since imports register more of them, except subclasses of an abstract class that
-        decide by their own code what their instances are.
+        Registrations of other classes are left out, because any import may add them. Subclasses of an
+        abstract class with a `__subclasshook__` are included: its code answers `isinstance`.
         """
         classes = {id(cls): cls for cls in self.classes()}
         pairs = set()
@@ -161,7 +161,7 @@ class Objects:
             if issubclass(type(abstract), ABCMeta):
                 members = (cls for cls in registered_classes(abstract) if id(cls) in classes)
                 pairs |= {f"{full_name(cls)} {full_name(abstract)}" for cls in members}
-                pairs |= {f"{full_name(cls)} decides" for cls in classes_with_subclasshook(abstract)}
+                pairs |= {f"{full_name(cls)} has a hook" for cls in classes_with_subclasshook(abstract)}
         return hashed(sorted(pairs))
 
     def _visit(self, value: Any) -> None:

@@ -170,7 +170,7 @@ class SharedLevel(Connection):
         return entries
 
     def _admit(self, value: bytes, slot: str, purpose: Purpose = Purpose.ARTIFACT) -> Iterator[VerifiedEntry]:
-        """Yield the valid variants of admitted signers; notices quote nothing from other variants."""
+        """Yield the variants that trusted signers have signed; notices show no text from others."""
         try:
             variants = decode_shared(value)
         except FormatError as error:

@@ -158,11 +158,11 @@ class NamedSnapshots:
             try:
                 if length > budget:
                     raise UntrustedSigner(
-                        f"of signers who are not trusted here {MAX_SNAPSHOT_BYTES:,} bytes are fetched in "
-                        "all, and a version has more",
+                        f"nbcache fetches {MAX_SNAPSHOT_BYTES:,} bytes in all of signers whom you do not "
+                        "trust, and this version would be more",
                         where=received.where,
-                        next_step="nbcache ls URL shows who they are; "
-                        "nbcache trust add SIGNER, whom you know",
+                        next_step="nbcache ls URL shows the signers; if you know one, and trust them: "
+                        "nbcache trust add SIGNER",
                     )
                 budget -= length
                 complete.append(self._fetch(received))
@@ -188,9 +188,10 @@ class NamedSnapshots:
         removed = keys if all_signers else self._own_keys(name)
         if not removed:
             raise SnapshotError(
-                f"no version of this name is yours: {len(keys)} of others or damaged",
+                f"nothing was removed: none of the {len(keys)} versions under this name "
+                f"is yours, or they are damaged",
                 where=self.where(name),
-                next_step="--all-signers removes those of others as well",
+                next_step="--all-signers removes other people's versions, too",
             )
         for key in removed:
             self.store.delete(key)
@@ -221,9 +222,9 @@ class NamedSnapshots:
         draft, changed = merge_into_existing(earlier, build, origin, self._keyring, sign_again=bool(gone))
         if packed_bytes(draft.snapshot) > MAX_SNAPSHOT_BYTES:
             raise SnapshotError(
-                f"this snapshot would be larger than the {MAX_SNAPSHOT_BYTES:,} bytes that are read",
+                f"this snapshot would be larger than the limit, {MAX_SNAPSHOT_BYTES:,} bytes",
                 where=self.where(name),
-                next_step="choose another name for some of its notebooks",
+                next_step="give some of its notebooks a snapshot under another name",
             )
         self._put_missing(draft, name)
         if changed:
@@ -459,7 +460,8 @@ def place(text: str) -> Place | None:
 
 def _bad_name(problem: str) -> ConfigError:
     return ConfigError(
-        problem, next_step="write URL#NAME, as in redis://host/0#team/gpt; `nbcache ls URL` lists them"
+        problem,
+        next_step="write the store's URL, # and a name: redis://host#team/gpt; `nbcache ls URL` lists names",
     )
 
 

@@ -69,17 +69,17 @@ def versions(source: str | os.PathLike[str], keyring: Keyring) -> Versions:
 
 
 def _check_files(files: Sequence[tuple[bytes, str]], keyring: Keyring) -> Versions:
-    by_digest: dict[str, Received] = {}
+    by_version: dict[str, Received] = {}
     problems: list[NbcacheError] = []
     for data, where in files:
         try:
             in_file, errors = check_file(data, keyring, where=where)
             for received in in_file:
-                by_digest.setdefault(received.version, received)
+                by_version.setdefault(received.version, received)
             problems += errors
         except NbcacheError as error:
             problems.append(error)
-    return [*by_digest.values()], problems
+    return [*by_version.values()], problems
 
 
 def destination(dest: str | os.PathLike[str]) -> Path | Place:

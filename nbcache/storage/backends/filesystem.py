@@ -61,7 +61,7 @@ class FilesystemStore:
         # Absolute, since a cell may change the working directory.
         self._url = text if "://" in text else str(Path(text).absolute())
         self.name = redacted(self._url)
-        _check(self._url)
+        _check_url(self._url)
         self._open: tuple[Any, str] | None = None
         self._cleaned_temporary = False
         self._lock = ForkSafeLock()
@@ -210,15 +210,15 @@ class FilesystemStore:
             raise store_error(error, failure, "this store", self.name, writing=writing) from error
 
 
-def _check(url: str) -> None:
+def _check_url(url: str) -> None:
     import fsspec
     from fsspec.registry import known_implementations
 
     if "::" in url:
         raise ConfigError(
-            "a store is not used through another service: that follows links, which others may put there",
+            "chained URLs (`::`) are not supported: they may follow links that others put into the store",
             where=redacted(url),
-            next_step="name the service or the folder itself",
+            next_step="name the store or the folder itself",
         )
     protocol = url.partition("://")[0] if "://" in url else "file"
     try:

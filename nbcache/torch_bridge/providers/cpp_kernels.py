@@ -91,21 +91,24 @@ class _Kernels:
             cls.cache.clear()
 
     def load_async(self, original: Any, cls: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return a function that loads a kernel; IncompleteGraph if a stored graph lacks its kernel."""
+        """Return a loader of a kernel that is restored, or else compiled and recorded.
+
+        Raise IncompleteGraph if a stored graph lacks its kernel, and this CPU cannot compile it as stored.
+        """
         attempt = self._session.attempt
         self._classes.add(cls)
         answer = attempt("restoring a kernel", partial(self._restore, cls, args, kwargs))
         key, load = answer or (None, None)
         if load is not None:
             return load
-        # After a fault (no answer), too, the graph may be a stored one.
+        # `answer` is None after an error: the graph may be a stored one then, too.
         graph = self._stored_graph() if answer is None or key is not None else None
         if graph is not None:
             if key is not None:
                 load = attempt("restoring a kernel", partial(self._in_folder, cls, key))
             if load is not None:
                 return load
-            if not attempt("asking the CPU", partial(self._can_compile, graph)):
+            if not attempt("finding out what this CPU can compile", partial(self._can_compile, graph)):
                 raise self._give_up(graph, "is missing")
         check_may_compile(key or "a C++ kernel")
         began = time.time()

@@ -87,19 +87,19 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
         original: Any, cls: Any, local: bool, remote_cache: Any, key: str, *args: Any, **kwargs: Any
     ) -> Iterator[Any]:
         type = _GRAPH_TYPES.get(cls.__name__)
-        serves = False
+        may_ask_others = False
         tried: set[bytes] = set()
         if local and type:
             restoring = partial(restore_stored, cls, type, key)
-            serves = bool(session.attempt("making a stored graph present", restoring))
-        loads_any = not context.is_lost("provide_kernels")
+            may_ask_others = bool(session.attempt("restoring a stored graph", restoring))
+        has_kernel_hook = not context.is_lost("provide_kernels")
         for candidate in original(cls, local, remote_cache, key, *args, **kwargs):
-            if not (loads_any or loads_here(type, key, candidate, tried)):
+            if not (has_kernel_hook or loads_here(type, key, candidate, tried)):
                 continue
             tried.add(candidate[1])
             loaded.content, loaded.local = candidate[1], candidate[2]
             yield candidate
-        if not (serves and type):
+        if not (may_ask_others and type):
             return
         levels: list[Callable[[], Sequence[Artifact]]] = [partial(session.find_shared, type, key)]
         if type == "inductor" and not is_restoring_only():
@@ -113,7 +113,7 @@ def provide_graphs(codecache: ModuleType, context: Context, patches: Patches) ->
                 except Exception as error:  # torch also skips unreadable entries
                     session.reject(type, key, error)
                     continue
-                if loads_any or _loads_no_cpp(type, candidate[0]):
+                if has_kernel_hook or _loads_no_cpp(type, candidate[0]):
                     loaded.content, loaded.local = content, True
                     yield candidate
 

@@ -272,7 +272,7 @@ def _cells(timeline: Timeline) -> list[doc.Block]:
         for label, bar in cell.bars():
             total = sum(bar.values())
             visible = {phase: seconds for phase, seconds in bar.items() if seconds > _SMALL * total}
-            about = "" if label == "now" else "~"
+            about = "" if label == "now" else "~"  # the other bar is an estimate: without a hit
             blocks.append(doc.Bar(label, _parts(visible), scale, f"{about}{duration(total)}"))
         blocks.append(doc.GAP)
     if left_out := len(timeline.cells) - len(cells):

@@ -157,7 +157,7 @@ class Cells:
             self._line = LiveLine(self._session.activity, self._shell.display_pub)
             self._line.start()
 
-    def take_options(self, options: CompileOptions) -> None:
+    def apply_options(self, options: CompileOptions) -> None:
         """Apply the options of a marked cell. Raise only UsageError: after others, IPython drops us."""
         if not self._running:  # a silent execution, which has no `post_run_cell` event
             return

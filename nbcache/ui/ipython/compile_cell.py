@@ -127,7 +127,9 @@ def _pair(word: str) -> tuple[str, OptionValue]:
     """Parse one K=V; V is a number, True, False, None, or otherwise text."""
     key, equals, text = word.partition("=")
     if not equals or not re.fullmatch(r"\w[\w.-]*", key):
-        raise argparse.ArgumentTypeError(f"`{word}` is not K=V (targets go before `--options`)")
+        raise argparse.ArgumentTypeError(
+            f"`{word}` is not of the form KEY=VALUE; names of what to compile go before the options"
+        )
     try:
         value = ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -113,7 +113,7 @@ class Extension:
     def load(self) -> None:
         log.show(self.session.settings.log)
         shell = self.shell
-        compiler = TargetCompiler(lambda: shell.user_ns, self._cells.compile, self._cells.take_options)
+        compiler = TargetCompiler(lambda: shell.user_ns, self._cells.compile, self._cells.apply_options)
         self._append(shell.input_transformers_cleanup, CellTransformer())
         self._append(shell.ast_transformers, compiler)
         self._undo.callback(lambda: shell.user_ns.pop(HOOK, None))

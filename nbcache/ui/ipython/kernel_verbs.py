@@ -880,4 +880,6 @@ def confirm(question: str, command: str) -> bool:
     except KeyboardInterrupt:
         return False
     except Exception as error:  # this frontend cannot ask
-        raise UsageError(f"{command}: nbcache cannot ask here; if you are sure, add --yes") from error
+        raise UsageError(
+            f"{command}: nbcache cannot ask for your answer here; if you are sure, add --yes"
+        ) from error

@@ -17,11 +17,11 @@ from nbcache.core.threads import renew_in_children, start_thread
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.display.reports import render_activity
 
-DELAY = 0.4
+SHOW_AFTER = 0.4
 """Seconds of activity before the line appears: quick hits stay silent."""
 INTERVAL = 0.2
 """Seconds between two samples: a page that gets updates without pause loses the last one."""
-PATIENCE = 1.0
+REMOVE_AFTER = 1.0
 """Seconds without activity after which the line is removed; pauses between graphs are shorter."""
 JOIN = 1.0
 """The longest wait for the thread at the end of a cell, in seconds."""
@@ -106,7 +106,8 @@ class LiveLine:
             if final is not None:
                 self._as_cell(self._publisher.publish, final.bundle(), {}, transient={}, update=False)
 
-    def look(self) -> None:
+    def sample(self) -> None:
+        """Show the activity once it has lasted SHOW_AFTER; remove the line REMOVE_AFTER its end."""
         activity = self._sample()
         with self._lock:
             if self._stop.is_set():
@@ -116,18 +117,18 @@ class LiveLine:
                 self._quiet_since = None
                 if self._busy_since is None:
                     self._busy_since = moment - activity.seconds
-                if moment - self._busy_since >= DELAY:
+                if moment - self._busy_since >= SHOW_AFTER:
                     self._update(render_activity(activity))
                 return
             self._quiet_since = moment if self._quiet_since is None else self._quiet_since
-            if not self._text or moment - self._quiet_since >= PATIENCE:
+            if not self._text or moment - self._quiet_since >= REMOVE_AFTER:
                 self._update(_NO_LINE)
                 self._busy_since = None
 
     def _watch(self) -> None:
         with contextlib.suppress(Exception):
             while not self._stop.wait(INTERVAL):
-                self.look()
+                self.sample()
 
     @contextlib.contextmanager
     def _hold(self) -> Iterator[None]:

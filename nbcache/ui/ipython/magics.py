@@ -171,7 +171,10 @@ class Magics:
         if not arguments.words and not arguments.json:
             return self._panel(SimpleNamespace(words=["graphs"]))
         if not arguments.words:
-            raise UsageError("%nbcache graphs takes one GRAPH, such as 0/1 or a function, and --json")
+            raise UsageError(
+                "%nbcache graphs takes at most one graph, by torch's id such as `0/1` or "
+                "by its function, and optionally --json"
+            )
         for rendered in self._verbs.graph(*arguments.words):
             show(rendered, arguments.json)
         return None

@@ -15,7 +15,7 @@ def load_ipython_extension(shell: Any) -> None:
     scope = contextlib.ExitStack()
     """Undoes the running cell's default device and default arguments."""
 
-    def take_options(chosen: CompileOptions) -> None:
+    def apply_options(chosen: CompileOptions) -> None:
         nonlocal options
         options = chosen
         scope.enter_context(compile_options.default_device(options.device))
@@ -25,6 +25,6 @@ def load_ipython_extension(shell: Any) -> None:
         return compile_options.compile_target(value, options.torch_arguments())
 
     shell.input_transformers_cleanup.append(CellTransformer())
-    shell.ast_transformers.append(TargetCompiler(lambda: shell.user_ns, compile_target, take_options))
+    shell.ast_transformers.append(TargetCompiler(lambda: shell.user_ns, compile_target, apply_options))
     shell.register_magic_function(lambda line: None, "line", "nbcache")
     shell.events.register("post_run_cell", lambda result: scope.close())

@@ -482,11 +482,13 @@ def _signer_of(source: str, settings: Settings) -> str:
     """Return the only other signer of the snapshots at `source`; SnapshotError if there is not just one."""
     judge = judge_of(settings)
     versions = received_from(source, settings)
-    signed = {version.signer: version for version in versions if version.standing is not None}
-    strangers = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
-    if len(strangers) == 1:
-        return strangers[0]
-    if not strangers:
+    signed = {
+        version.signer: version for version in versions if version.standing is not None
+    }  # unsigned ones have none
+    others = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
+    if len(others) == 1:
+        return others[0]
+    if not others:
         raise SnapshotError(
             "only you signed this", where=source, next_step="nbcache inspect shows the signer"
         )
