@@ -212,9 +212,8 @@ class Judge:
     def standing(self, fingerprint: str) -> Standing:
         """Return a signer's standing, by keys that were read at most a second ago."""
         moment = time.monotonic()
-        if (cached := self._standings.get(fingerprint)) is not None and moment - cached[
-            0
-        ] < _STANDING_SECONDS:
+        cached = self._standings.get(fingerprint)
+        if cached is not None and moment - cached[0] < _STANDING_SECONDS:
             return cached[1]
         standing = self._keyring().standing(fingerprint)
         self._standings[fingerprint] = (moment, standing)

@@ -144,7 +144,8 @@ def name_cells(convert_frame: ModuleType, context: Context, patches: Patches) ->
     def augment_exc_message(original: Any, error: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(error, *args, **kwargs)
         if error.args and type(error.args[0]) is str:
-            error.args = (with_cells(context.session, error.args[0]), *error.args[1:])
+            name = partial(with_cells, context.session, error.args[0])
+            error.args = (context.session.attempt(_FOLLOWING, name) or error.args[0], *error.args[1:])
         return result
 
     patches.hook(convert_frame, "augment_exc_message", augment_exc_message)

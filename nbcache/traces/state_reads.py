@@ -298,10 +298,8 @@ def check_executed_code(
             continue
         module = modules.get(file, "")
         cls, _, name = code.co_qualname.rpartition(".")
-        owner, is_config = (
-            _class_by_name(module, cls),
-            name == "__getattribute__" and (module, cls) in CONFIGS,
-        )
+        owner = _class_by_name(module, cls)
+        is_config = name == "__getattribute__" and (module, cls) in CONFIGS
         if owner in finders:
             continue
         if owner is not None and issubclass(owner, types.ModuleType):

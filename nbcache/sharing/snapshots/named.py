@@ -189,7 +189,7 @@ class NamedSnapshots:
         if not removed:
             raise SnapshotError(
                 f"nothing was removed: none of the {len(keys)} versions under this name "
-                f"is yours, or they are damaged",
+                "is yours, or they are damaged",
                 where=self.where(name),
                 next_step="--all-signers removes other people's versions, too",
             )

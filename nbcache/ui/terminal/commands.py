@@ -482,9 +482,8 @@ def _signer_of(source: str, settings: Settings) -> str:
     """Return the only other signer of the snapshots at `source`; SnapshotError if there is not just one."""
     judge = judge_of(settings)
     versions = received_from(source, settings)
-    signed = {
-        version.signer: version for version in versions if version.standing is not None
-    }  # unsigned ones have none
+    # Unsigned versions have no standing.
+    signed = {version.signer: version for version in versions if version.standing is not None}
     others = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
     if len(others) == 1:
         return others[0]
