@@ -17,14 +17,14 @@ TOP = {"__main__", "parts"}
 BUDGETS = {
     "bench": 795,
     "core": 2050,
-    "kernel": 4515,
+    "kernel": 4520,
     "keys": 4090,
     "launcher": 1370,
     "sharing": 3260,
     "storage": 3075,
-    "torch_bridge": 5125,
+    "torch_bridge": 5130,
     "traces": 3250,
-    "ui": 7000,
+    "ui": 7005,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""
 FORBIDDEN = {"IPython", "ipykernel", "ipywidgets", "redis", "torch", "traitlets", "triton"}

@@ -58,7 +58,7 @@ def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: in
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a name too long, a NUL
         raise SnapshotError(f"the path cannot be used: {error}", where=str(path)) from error
-    with _alone(path.parent):
+    with _folder_lock(path.parent):
         content = read(path, max_bytes=max_bytes) if path.exists() else None
         new_content = change(content)
         if new_content == content:
@@ -72,7 +72,7 @@ def update(path: Path, change: Callable[[bytes | None], bytes], *, max_bytes: in
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _folder_lock(folder: Path) -> Iterator[None]:
     """Hold a folder's lock. On a filesystem without locks, the last of two writers wins."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -87,7 +87,7 @@ class Patches:
             place = name if cls is None else f"{cls.__qualname__}.{name}"
             if place in self._places:
                 return self._places[place]
-        raise TypeError(f"{name} of {owner!r} is not in the table of hooks")
+        raise TypeError(f"{name} of {owner!r} is not in the table of hooks, nbcache/parts.py")
 
     def within(self, on_fault: Callable[[Exception], object] = lambda error: None) -> Patches:
         """Return new patches for the same attributes."""

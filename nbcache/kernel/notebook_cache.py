@@ -465,7 +465,9 @@ class NotebookCache:
 
     def _note_fault(self, error: FormatError) -> None:
         if isinstance(error, UnsupportedVersion):
-            self._notice("entries of a newer nbcache were left alone", "newer-version")
+            self._notice(
+                "a newer nbcache wrote some entries, which this one leaves as they are", "newer-version"
+            )
         else:
             self._damaged.add(getattr(self._looking_for, "key", ""))
             self._notice("damaged entries were removed and count as misses", "damaged")

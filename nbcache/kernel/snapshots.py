@@ -302,7 +302,7 @@ class Sharing:
     def snapshot(self, dest: str | os.PathLike[str] | None) -> SnapshotTaken:
         if dest == "notebook":
             raise errors.ConfigError(
-                "only a cell's output can carry a snapshot into the notebook",
+                "a snapshot gets into a notebook only as the output of a cell",
                 where="snapshot",
                 next_step="%nbcache snapshot notebook, or name a file",
             )

@@ -177,7 +177,8 @@ class TorchBridge:
     def _fall_back(self, error: Exception) -> None:
         if (consequence := self._run_as_plain_torch(error)) and self._session is not None:
             self._session.notice(
-                f"nbcache failed to find what a graph depends on: {error!r}. {consequence}", "plain-torch"
+                f"nbcache failed to find out what code a graph depends on: {error!r}. {consequence}",
+                "plain-torch",
             )
 
     def _torch_module(self, torch: ModuleType) -> None:

@@ -286,7 +286,7 @@ def _warn_of_skip(session: Session, function: str, file: str) -> None:
         return
     words = graph_break(session, getattr(error, "msg", error), getattr(error, "real_stack", None))
     session.notice(
-        f"{function} runs in Python, and no part of it is compiled: {words}; {break_action(words)}",
+        f"{function} runs as plain Python, and torch compiles no part of it: {words}; {break_action(words)}",
         "not-compiled",
     )
 

@@ -58,21 +58,21 @@ def find() -> GpuReport:
     return GpuReport(gpus, failure=failure if gpus else "")
 
 
-_fixed: Mapping[str, str] | None = None
+_at_cuda_init: Mapping[str, str] | None = None
 """The variables at the first use of CUDA; None before that."""
 
 
 def variables() -> Mapping[str, str]:
     """Return the environment variables by which CUDA selects GPUs in this process."""
-    if _fixed is not None:
-        return _fixed
+    if _at_cuda_init is not None:
+        return _at_cuda_init
     return {name: os.environ[name] for name in (_VISIBLE, _ORDER) if name in os.environ}
 
 
 def fix_variables() -> None:
     """Fix the variables' values: once CUDA is in use, it ignores their changes."""
-    global _fixed
-    _fixed = variables()
+    global _at_cuda_init
+    _at_cuda_init = variables()
 
 
 def device(environ: Mapping[str, str] | None = None) -> str:

@@ -612,6 +612,7 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
 
 
 def _settings() -> Iterator[str]:
+    """Yield each torch setting and environment variable that may change what torch traces."""
     for module in _CONFIGS:
         config: Any = sys.modules.get(module)
         if config is None:

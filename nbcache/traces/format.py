@@ -282,7 +282,7 @@ def _hex(value: float) -> str:
 
 
 def _from_hex(text: Any) -> float:
-    """Return the number that `_hex` wrote; raise ValueError or TypeError for any other value."""
+    """Decode a number of `_hex`, in hexadecimal notation or as bits; ValueError or TypeError for others."""
     if isinstance(text, str) and len(text) == _DIGITS and "x" not in text:
         (value,) = struct.unpack(">d", bytes.fromhex(text))
         return float(value)

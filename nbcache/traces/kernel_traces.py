@@ -307,7 +307,9 @@ class Traces:
                     read = self._read_ahead.pop(digest, None) or read_trace(artifact.content)
                     self._read_ahead[digest] = None
                     if (trace := read.trace).key != key:
-                        raise corrupt(f"a trace of {trace.function}() has the key of another function")
+                        raise corrupt(
+                            f"a trace of {trace.function}() is stored under the key of another function"
+                        )
                     values = check_facts(self._torch, read, frame, thorough=number == 0)
                     if not is_rerun:
                         raise NoTrace(_OTHER_PROGRAM)

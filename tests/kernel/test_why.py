@@ -99,7 +99,8 @@ def refused(x):
 
     done = run_cells(cells, allow_errors=True)
 
-    told = "noisy runs in Python, and no part of it is compiled: torch cannot trace the built-in `print`"
+    told = "noisy runs as plain Python, and torch compiles no part of it: "
+    told += "torch cannot trace the built-in `print`"
     for cell in (3, 4):
         said = " ".join(shown(done, cell).split())
         assert f"! {told} (In[3]:5); print after the compiled function" in said

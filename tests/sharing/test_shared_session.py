@@ -472,7 +472,7 @@ def test_a_statement_too_long_to_be_read_is_not_written(redis_server: RedisServe
     assert ada.session.flush(SECONDS)
     assert stored(redis_server, "one") == []
     (notice,) = ada.session.notices
-    assert "the most is 65,536" in notice
+    assert "the limit is 65,536" in notice
 
 
 # --- secrets --------------------------------------------------------------------------------------

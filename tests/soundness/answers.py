@@ -8,7 +8,7 @@ import pytest
 
 ADOPTED = "not traced: "
 """The beginning of the reason of a graph whose function adopted a trace."""
-_OF_COMPILING = ("runs in Python, and no part of it is compiled", "of at most 8 versions: one more")
+_OF_COMPILING = ("runs as plain Python, and torch compiles no part of it", "of at most 8 versions: one more")
 """Parts of notices that describe functions, and no faults."""
 
 

@@ -212,7 +212,7 @@ def test_once_cuda_is_used_its_variables_change_nothing(
     present: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     present(H100, T4)
-    monkeypatch.setattr(gpus, "_fixed", None)
+    monkeypatch.setattr(gpus, "_at_cuda_init", None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
     before = environment.variables()
     gpus.fix_variables()

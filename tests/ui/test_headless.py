@@ -55,7 +55,9 @@ def test_what_cells_do_with_their_names_and_expected_errors_is_no_failure(ran):
 def test_what_the_kernel_warned_of_is_told(ran):
     done = ran("1", NBCACHE_SHARED_URL="nothing://hunter2@host")
     assert done.returncode == 0
-    assert "\n  ! no shared level (environment, NBCACHE_SHARED_URL): there is no store with" in done.stdout
+    origin = "environment, NBCACHE_SHARED_URL"
+    told = f"no shared store ({origin}), so only the local one is used: there is no store with"
+    assert f"\n  ! {told}" in done.stdout
     assert "Next: give a path, or a URL" in done.stdout and "hunter2" not in done.stdout + done.stderr
 
 

@@ -219,6 +219,7 @@ class Connection:
             self._probe()
 
     def _turn_off(self, error: StoreError, *, readable: bool) -> None:
+        """Use the store no longer, or only read it if it is `readable`, until a probe succeeds."""
         with self._lock:
             was_on = self.failure is None
             if not was_on and (readable or not self._is_readable):

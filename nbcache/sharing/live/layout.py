@@ -50,7 +50,7 @@ def encode_shared(variants: Sequence[Variant]) -> bytes:
             part = getattr(variant, name)
             if len(part) > longest:
                 raise FormatError(
-                    f"the {name} of an artifact has {len(part):,} bytes; the most is {longest:,}"
+                    f"the {name} of an artifact has {len(part):,} bytes; the limit is {longest:,}"
                 )
             parts += [length.pack(len(part)), part]
     return b"".join(parts)

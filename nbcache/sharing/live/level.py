@@ -375,6 +375,7 @@ class SharedLevel(Connection):
         return sorted(publications, key=lambda publication: publication.published, reverse=True)
 
     def _publications_in(self, value: bytes, slot: str, notebook: str) -> Iterator[Publication]:
+        """Yield the manifests of trusted signers that are signed for this notebook; others are ignored."""
         for entry in self._admit(value, slot, Purpose.PUBLICATION):
             try:
                 manifest = decode_manifest(entry.unpack())

@@ -345,7 +345,7 @@ class NamedSnapshots:
         """
         if next(iter(self.store.keys("ref/")), None) is not None:
             raise ConfigError(
-                "this is the local store of kernels, which evicts old artifacts by itself",
+                "this is the local store of nbcache, which removes old artifacts by itself",
                 where=self.store.name,
                 next_step="name the store that has the snapshots",
             )

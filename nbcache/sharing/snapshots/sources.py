@@ -185,7 +185,7 @@ def _download(url: str, deadline: float) -> bytes:
         while chunk := answer.read1(_CHUNK_BYTES):  # `read` would wait until a chunk is full
             data += chunk
             if len(data) > MAX_SNAPSHOT_BYTES:
-                raise ValueError(f"it has more than {MAX_SNAPSHOT_BYTES:,} bytes, the limit")
+                raise ValueError(f"the snapshot has more than {MAX_SNAPSHOT_BYTES:,} bytes, the limit")
             if time.monotonic() > deadline:
                 raise TimeoutError
     if expected is not None and len(data) < expected:

@@ -163,7 +163,7 @@ def store_error(
             next_step="choose a place that you can write to, or use this one for reading only",
         )
     if writing and (isinstance(error, FileExistsError | IsADirectoryError) or number in _COLLISION):
-        return StoreError("a key cannot be a folder of other keys as well", where=where)
+        return StoreError("this key is also the folder of other keys", where=where)
     if number == errno.ENAMETOOLONG:
         return StoreError("a key is longer than this filesystem's names can be", where=where)
     return StoreUnavailable(

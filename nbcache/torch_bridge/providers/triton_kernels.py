@@ -327,7 +327,7 @@ def follow_kernels(async_compile: ModuleType, context: Context, patches: Patches
     def count(kernel_name: str, source: str) -> None:
         match = _NAME.search(source)
         name = kernel_name if match is None else match[1]  # a user's function has another name
-        if name == _CANDIDATE_NAME:
+        if name == _CANDIDATE_NAME:  # of a benchmark, and no kernel of the graph
             return
         session.emit(KernelUsed(**stamp(), compiled=None, type="triton", name=name))
         # A kernel from a graph's bundle still has the compile id of another process.

@@ -178,14 +178,14 @@ def parse(line: str) -> CompileOptions:
     arguments, unknowns = _PARSER.parse_known_intermixed_args(words)
     if unknowns:
         name = unknowns[0].partition("=")[0]
-        raise usage_error(f"unknown option `{name}`{nearest(name, _OPTIONS)}", show_usage=True)
+        raise usage_error(f"unknown option `{name}`{did_you_mean(name, _OPTIONS)}", show_usage=True)
     if arguments.mode is not None and arguments.options:
         raise usage_error("`--mode` and `--options` exclude each other", show_usage=True)
     targets, options = tuple(arguments.targets), dict(arguments.options)
     return CompileOptions(**vars(arguments) | {"targets": targets, "options": options})
 
 
-def nearest(word: str, names: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return `; did you mean …?` with the names that are like `word`, or an empty string."""
     matches = difflib.get_close_matches(word, list(names), n=3)
     return f"; did you mean {', '.join(f'`{match}`' for match in matches)}?" if matches else ""
@@ -196,7 +196,7 @@ def unknown(kind: str, name: str, names: Collection[str]) -> str:
     if name in names:
         return ""
     listed = f" (torch has {', '.join(names)})" if len(names) <= 8 else ""
-    return f"unknown {kind} `{name}`{listed}{nearest(name, names)}"
+    return f"unknown {kind} `{name}`{listed}{did_you_mean(name, names)}"
 
 
 def check(options: CompileOptions) -> None:
@@ -331,7 +331,7 @@ def _existing(tree: ast.Module, targets: Iterable[str], namespace: Mapping[str, 
             value = functools.reduce(getattr, attributes, namespace[name])
         except Exception as error:  # it does not exist, or the user's property raised
             if not binds:
-                hint = nearest(target, (defined for defined in namespace if not defined.startswith("_")))
+                hint = did_you_mean(target, (defined for defined in namespace if not defined.startswith("_")))
                 problem = f"`{target}` does not exist, and the cell does not bind it at top level{hint}"
                 raise usage_error(problem) from error
             continue

@@ -518,10 +518,10 @@ class KernelVerbs(SnapshotVerbs):
         elif rows and ((raised := self._cells.last_raised) or not last[0].graphs):
             report = session.reports[-1] if raised else last[0]
             cell, compiled = (cell.label if cell else "" for cell in (report.cell, rows[0].graph.cell))
-            remark = f"{cell or 'the last cell'} {'raised an exception' if raised else ''}"
+            parts = ["raised an exception"] if raised else []
             if not report.graphs:
-                joint = " and " if raised else ""
-                remark += f"{joint}compiled no graph; what follows is of {compiled or 'an earlier one'}"
+                parts.append(f"compiled no graph; what follows is of {compiled or 'an earlier one'}")
+            remark = f"{cell or 'the last cell'} {' and '.join(parts)}"
         return render_why(rows, notices, remark)
 
     def graph(self, name: str) -> list[Rendered]:
@@ -657,7 +657,10 @@ class KernelVerbs(SnapshotVerbs):
                 self._join(settings, open_shared(settings))
             except NbcacheError as error:
                 named = settings.origin("shared_url")
-                self._session.notice(f"no shared level ({named}): {error.with_next_step()}", "shared-store")
+                self._session.notice(
+                    f"no shared store ({named}), so only the local one is used: {error.with_next_step()}",
+                    "shared-store",
+                )
 
     def connect(self, url: str = "") -> list[str]:
         """Connect to the store at `url`, by default the settings'; return a line for each publication."""

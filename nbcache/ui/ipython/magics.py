@@ -20,7 +20,7 @@ from nbcache.kernel.session import Session
 from nbcache.ui.display.panel import SECTIONS, render_panel
 from nbcache.ui.display.render import Rendered
 from nbcache.ui.ipython import compile_cell
-from nbcache.ui.ipython.compile_cell import MAGIC, is_compilable, nearest
+from nbcache.ui.ipython.compile_cell import MAGIC, did_you_mean, is_compilable
 from nbcache.ui.ipython.kernel_verbs import KernelVerbs, confirm
 from nbcache.ui.terminal import commands
 from nbcache.ui.terminal.shown import Shown, write
@@ -91,7 +91,7 @@ class Magics:
             words = ["status", *words]
         verb, *words = words
         if verb not in _VERBS:
-            hint = nearest(verb, _VERBS) or "."
+            hint = did_you_mean(verb, _VERBS) or "."
             raise UsageError(f"%nbcache: there is no `{verb}`{hint} {_SEE_HELP}")
         if verb == "bench":
             from nbcache.bench.command import run_in_notebook

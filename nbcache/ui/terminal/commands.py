@@ -234,7 +234,7 @@ def require_environment(subject: str, baseline: Baseline | None = None) -> Envir
     current = this_environment(baseline)
     if current is None:
         raise SnapshotError(
-            f"{subject} is for one environment, and finding it out needs torch, which is not installed here",
+            f"{subject} is for one environment, and without torch nbcache does not find out which",
             next_step="run this where the notebook's kernel runs",
         )
     return current
