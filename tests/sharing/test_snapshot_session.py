@@ -335,7 +335,7 @@ def test_a_server_that_drips_is_given_up(
     ("length", "sent", "said"),
     [
         (2_000_000, 10, "it has 2,000,000 bytes; at most 1,000,000 are read"),
-        (None, 2_000_000, "it has more than 1,000,000 bytes, the limit"),
+        (None, 2_000_000, "the snapshot has more than 1,000,000 bytes, the limit"),
         (1000, 10, "the connection ended after 10 of 1,000 bytes"),
     ],
 )
