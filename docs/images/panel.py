@@ -1,7 +1,4 @@
-"""Make the pictures of the panels: JupyterLab in both themes, on pages 1400 and 600 pixels wide.
-
-panel-*.png is the whole panel, timeline-*.png the timeline, graph-*.png a graph that is shown whole, and
-settings-*.png the settings.
+"""Make the pictures of docs/panels.md: JupyterLab in both themes, on pages 1400 and 600 pixels wide.
 
     .venv/bin/python docs/images/panel.py
 
@@ -42,6 +39,9 @@ GRAPHS = "%nbcache graphs"
 SETTINGS = "%nbcache panel settings"
 CELLS = {"panel": 4, "timeline": 5, "graph": 6, "settings": 7}
 """Name of a picture → the cell that it shows."""
+LIGHT = "panel", "timeline", "graph"
+NARROW = "panel", "settings"
+"""The names of the pictures of a wide page in the light theme, and of a narrow page in the dark theme."""
 
 
 def run(server: lab.Server, browser: object, step: str) -> lab.Page:
@@ -101,20 +101,17 @@ def photograph(page: lab.Page) -> None:
     refresh.blur()
     panel.locator("summary").get_by_text("step", exact=True).first.click()
     page.command("application:toggle-left-area")
-    for width in (1400, 600):
-        for theme in ("Light", "Dark"):
-            page.tab.set_viewport_size({"width": width, "height": 2600})
-            page.theme(f"JupyterLab {theme}")
-            for name, index in CELLS.items():
-                page.cell(index).scroll_into_view_if_needed()
-                page.tab.mouse.move(0, 0)
-                page.tab.wait_for_timeout(1000)
-                narrow = "-narrow" if width == 600 else ""
-                if name != "panel" and (width == 600) != (theme == "Dark"):
-                    continue  # of parts two pictures show both widths and both themes
-                picture = Path(__file__).with_name(f"{name}{narrow}-{theme.lower()}.png")
-                page.cell(index).screenshot(path=picture)
-                print(picture)
+    for width, theme, look, names in ((1400, "Light", "light", LIGHT), (600, "Dark", "narrow-dark", NARROW)):
+        page.tab.set_viewport_size({"width": width, "height": 2600})
+        page.theme(f"JupyterLab {theme}")
+        for name in names:
+            cell = page.cell(CELLS[name])
+            cell.scroll_into_view_if_needed()
+            page.tab.mouse.move(0, 0)
+            page.tab.wait_for_timeout(1000)
+            picture = Path(__file__).with_name(f"{name}-{look}.png")
+            cell.screenshot(path=picture)
+            print(picture)
 
 
 if __name__ == "__main__":
