@@ -161,9 +161,8 @@ def empty_remote_caches(module: ModuleType, context: Context, patches: Patches) 
             loaded.unverified = value
         return value
 
-    def _put(original: Any, *args: Any, **kwargs: Any) -> None:
-        if not session.shares:
-            original(*args, **kwargs)
+    def _put(original: Any, *args: Any, **kwargs: Any) -> Any:
+        return None if session.shares else original(*args, **kwargs)
 
     patches.hook(module.RedisRemoteCache, "_get", _get)
     patches.hook(module.RedisRemoteCache, "_put", _put)
