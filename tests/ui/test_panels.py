@@ -621,7 +621,8 @@ value.append([drawn.text, len(drawn.buttons('yes'))])
     assert "1 graph, 1 artifact" in asked
     assert "have changed since they were shown" in changed and "next:" in changed and kept == 1
     assert "removed 2 artifacts" in gone and left == 0
-    assert "nothing is stored of" in nothing[0] and nothing[1] == 0
+    assert "0 graphs, 0 artifacts of" in nothing[0] and "torch's folder is emptied" in nothing[0]
+    assert nothing[1] == 1
 
 
 def test_a_stranger_is_ignored_or_trusted_once_that_is_confirmed(in_shell, ada):

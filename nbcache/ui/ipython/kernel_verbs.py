@@ -606,13 +606,11 @@ class KernelVerbs(SnapshotVerbs):
             why = f": off for now: {one_line(failure.what)}"
         return [f"some graphs are not yet shared with {client.level.name} ({seconds}){why}"]
 
-    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]] | None]:
-        """Return what `clear` or `clear --all` removes, and a function that removes just that, or None."""
+    def going(self, *, everything: bool = False) -> tuple[str, Callable[[], Sequence[str]]]:
+        """Return what `clear` or `clear --all` removes, and a function that removes just that."""
         if everything:
             return f"This would be removed: {self.all_words()}", self.clear_all
         shown = self._session.clearing()
-        if not shown.manifests:
-            return _going_words(shown), None
 
         def remove() -> Sequence[str]:
             if _identity(only := self._session.clearing()) != _identity(shown):
@@ -822,8 +820,6 @@ class KernelVerbs(SnapshotVerbs):
 def _going_words(only: Clearing) -> str:
     """Return in words what clearing a notebook removes, and what stays because others use it, too."""
     whose = one_line(os.path.basename(only.notebook)) or "kernels without a known notebook"
-    if not only.manifests:
-        return f"nothing is stored of {whose}"
     going = f"{counted(only.graphs, 'graph')}, {counted(only.artifacts, 'artifact')}"
     shared = f"; kept: {counted(only.kept, 'artifact')} that others use as well" if only.kept else ""
     return f"{going} of {whose}{shared}. torch's folder is emptied for all notebooks"

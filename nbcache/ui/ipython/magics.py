@@ -149,8 +149,6 @@ class Magics:
 
     def _clear(self, arguments: SimpleNamespace) -> Sequence[str]:
         words, remove = self._verbs.going(everything=arguments.all)
-        if remove is None:
-            return [words]
         command = "%nbcache clear --all" if arguments.all else "%nbcache clear"
         if arguments.yes or confirm(f"nbcache: {words}. Go on? [y/N] ", command):
             return remove()
