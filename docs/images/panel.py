@@ -87,7 +87,7 @@ def live(page: lab.Page, name: str) -> object:
 
 
 def photograph(page: lab.Page) -> None:
-    """Open what is worth looking at, and make the pictures."""
+    """Open what is worth looking at, and make the pictures, and panel.txt with the labels in them."""
     page.save()
     panel, graphs = live(page, "panel"), live(page, "graph")
     panel.get_by_title("open next run").click()
@@ -112,6 +112,8 @@ def photograph(page: lab.Page) -> None:
             picture = Path(__file__).with_name(f"{name}-{look}.png")
             cell.screenshot(path=picture)
             print(picture)
+    labels = [label for name in ("panel", "timeline") for label in page.labels(CELLS[name])]
+    Path(__file__).with_suffix(".txt").write_text("".join(f"{label}\n" for label in labels))
 
 
 if __name__ == "__main__":

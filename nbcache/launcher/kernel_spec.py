@@ -95,8 +95,8 @@ def start() -> dict[str, Any]:
                 next_step="run this command, and read its error",
             )
     raise NbcacheError(
-        f"each of {_TRIES} nurseries ended while it imported: a package's file has changed meanwhile, or a "
-        "package has started a thread",
+        f"the process that imports torch ahead, a nursery, ended {_TRIES} times: a package's file has "
+        "changed meanwhile, or a package has started a thread",
         where=shlex.join(command),
         next_step="try again when no package is being installed",
     )

@@ -265,9 +265,9 @@ class Keyring:
         has_right_type = stat.S_ISDIR if is_root or path == self.folder / _TRUSTED else stat.S_ISREG
         if not has_right_type(status.st_mode) or status.st_uid != os.geteuid():
             raise TrustError(
-                "others can change this, so nbcache ignores the keys in it",
+                "another user owns this, or it is of another kind, so nbcache uses no keys in it",
                 where=str(path),
-                next_step="remove it, or set NBCACHE_TRUST_DIR to a folder of your own",
+                next_step="set NBCACHE_TRUST_DIR to a folder of your own",
             )
         if status.st_mode & 0o077:
             mode = "700" if stat.S_ISDIR(status.st_mode) else "600"

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -229,6 +230,9 @@ def the_timeline_is_shown_and_sharing_opens_a_panel_of_its_own(in_lab):
     expect(timeline).to_contain_text("scaled")
     expect(timeline).to_contain_text("this one")
     assert timeline.locator("span[title]").count() > 3
+    drawn = (Path(__file__).parents[2] / "docs" / "images" / "panel.txt").read_text().splitlines()
+    labels = {*in_lab.labels(PANEL), *in_lab.labels(TIMELINE)}
+    assert len(drawn) > 20 and {*drawn} <= labels, "run `make pictures`: the pictures have other labels"
     in_lab.run(SHARE)
     says(in_lab, "%nbcache restore model.nbcache", index=SHARE)
     says(in_lab, "PEOPLE", index=SHARE)

@@ -173,7 +173,7 @@ def test_where_each_try_ends_the_command_says_why(
     assert main(["kernel", "start"]) == 1
 
     assert tries.read_text() == "..."
-    assert "each of 3 nurseries ended while it imported" in capsys.readouterr().err
+    assert "a nursery, ended 3 times" in capsys.readouterr().err
 
 
 HOSTILE = "/evil\n\x1b[200~rm -rf\x9b1m\u202e.py has changed"

@@ -392,7 +392,7 @@ def test_a_valid_entry_under_another_key_or_of_another_environment_is_refused(
 
     assert reader.run("one", "two", "three") == [HIT, MISS, MISS]
     (notice,) = reader.session.notices
-    assert "signed for another key was refused" in notice
+    assert "it was signed for another graph" in notice
 
 
 def test_content_that_is_not_what_was_signed_is_refused(redis_server: RedisServer, kernel: Make) -> None:

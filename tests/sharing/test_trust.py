@@ -192,7 +192,7 @@ def test_no_link_or_file_stands_for_the_key_or_its_folder(
     (folder / "key").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "file").write_text("")
     for place in (folder, tmp_path / "file"):
-        with pytest.raises(TrustError, match="others can change this"):
+        with pytest.raises(TrustError, match="another user owns this"):
             Keyring(place).fingerprint()
 
 

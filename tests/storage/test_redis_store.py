@@ -430,6 +430,6 @@ def test_a_url_that_says_nothing_that_can_be_is_refused_without_quoting_it(url: 
 
 def test_without_redis_py_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(ConfigError, match="needs redis-py") as caught:
+    with pytest.raises(ConfigError, match="need a package that is not installed") as caught:
         RedisStore("redis://host")
     assert caught.value.next_step == "pip install redis"

@@ -131,6 +131,11 @@ class Page:
         """Return what finds parts of a cell."""
         return self.tab.locator(".jp-Notebook .jp-Cell").nth(index)
 
+    def labels(self, index: int) -> list[str]:
+        """Return the labels in a cell's output: of titles and buttons, without those with digits."""
+        texts = self.cell(index).locator("b, .jupyter-button").all_inner_texts()
+        return [*dict.fromkeys(text for text in texts if text.strip() and not any(map(str.isdigit, text)))]
+
     def outputs(self, index: int) -> list[dict[str, Any]]:
         """Return the outputs of a cell as they would be saved."""
         return list(self.tab.evaluate(_OUTPUTS, index))

@@ -139,7 +139,7 @@ class Connection:
             return False
         with self._lock:
             if self.pending + size > _MOST_PENDING:
-                self.note("too many entries wait to be written; some are not shared", "shared-store")
+                self.note("too many entries wait to be written: some are stored here only", "shared-store")
                 return False
             self.pending += size
         self._worker.submit(partial(self._run_task, _Task(write, size, name)))

@@ -164,7 +164,7 @@ class SharedLevel(Connection):
             if _binding(entry.statement) == (scope(environment, type), type, key):
                 entries.append(entry)
             else:
-                self.note("an entry that was signed for another key was refused", "refused")
+                self.note("an entry is not used: it was signed for another graph", "refused")
         self._known.update((slot, entry.statement.ref.digest) for entry in entries)
         self._found += len(entries)
         return entries

@@ -158,8 +158,8 @@ class NamedSnapshots:
             try:
                 if length > budget:
                     raise UntrustedSigner(
-                        f"nbcache fetches {MAX_SNAPSHOT_BYTES:,} bytes in all of signers whom you do not "
-                        "trust, and this version would be more",
+                        f"of signers whom you do not trust, nbcache fetches at most {MAX_SNAPSHOT_BYTES:,} "
+                        "bytes in all, and this version has more",
                         where=received.where,
                         next_step="nbcache ls URL shows the signers; if you know one, and trust them: "
                         "nbcache trust add SIGNER",

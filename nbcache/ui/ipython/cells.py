@@ -223,8 +223,8 @@ class Cells:
     def _note_uncompiled(self) -> None:
         for name in compile_options.uncompiled_modules(self._shell.user_ns):
             self._session.notice(
-                f"{name}.compile() compiles nothing: torch does not compile the forward of its own classes "
-                f"in place; write {name} = torch.compile({name})",
+                f"{name}.compile() compiles nothing: torch does not compile its own torch.nn classes so; "
+                f"write {name} = torch.compile({name})",
                 "not-compiled",
             )
 

@@ -103,7 +103,7 @@ class Planner:
 
     def stats(self) -> Rendered:
         session, notebook = self._session, self._session.notebook(timeout=_NOTEBOOK_SECONDS)
-        graphs, cache, now = session.graphs, session.cache, time.time()
+        graphs, cache, moment = session.graphs, session.cache, time.time()
         missed = [graph for graph in graphs if graph.outcome is Outcome.MISS]
         cache.history.read(notebook)
         runs = cache.history.runs()
@@ -121,8 +121,8 @@ class Planner:
             types=by_type(cache.refs(), cache.origins().keys()),
             refused=tuple(self._refusals()),
             overhead_seconds=session.overhead_seconds,
-            notebook=lifetime(runs, most=MAX_RUNS, now=now),
-            store=lifetime([replace(run, reason="") for run in by_time], now=now),
+            notebook=lifetime(runs, most=MAX_RUNS, now=moment),
+            store=lifetime([replace(run, reason="") for run in by_time], now=moment),
             traces=Counter(graph.trace for graph in graphs if graph.trace),
             missed_unchanged=missed_unchanged(runs, cache.history.kernel),
         )

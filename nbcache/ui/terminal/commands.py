@@ -234,7 +234,7 @@ def require_environment(subject: str, baseline: Baseline | None = None) -> Envir
     current = this_environment(baseline)
     if current is None:
         raise SnapshotError(
-            f"{subject} is for one environment, and without torch nbcache does not find out which",
+            f"torch is not installed here, so nbcache cannot tell which environment {subject} is for",
             next_step="run this where the notebook's kernel runs",
         )
     return current

@@ -78,7 +78,9 @@ def require_redis() -> Any:
     try:
         import redis
     except ModuleNotFoundError as error:
-        raise ConfigError("a store on Redis needs redis-py", next_step="pip install redis") from error
+        raise ConfigError(
+            "stores on Redis need a package that is not installed", next_step="pip install redis"
+        ) from error
     return redis
 
 
