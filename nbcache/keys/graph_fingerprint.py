@@ -47,7 +47,7 @@ class GraphFingerprint(Fingerprint):
         """Add third-party code, or its package identity if it is installed and its behaviour is unknown."""
         name = package_identity(self.known, value)
         if not name:
-            self.user_code = self.user_code or self.place(words, name_of(value)) or "an object"
+            self.user_code = self.user_code or self.location(words, name_of(value)) or "an object"
         if name and not self._can_follow(value):
             self.add_identity(name)
         else:

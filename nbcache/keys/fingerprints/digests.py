@@ -209,10 +209,10 @@ class Fingerprint:
         self._descriptions.pop()
 
     def unknown(self, reason: str) -> Unknown:
-        place = self.place()
+        place = self.location()
         return Unknown(f"{reason} ({place})" if place else reason)
 
-    def place(self, *more: str) -> str:
+    def location(self, *more: str) -> str:
         """Return where the value that is being added was found; `more` names parts of it."""
         return _place([*self._descriptions, *more])
 

@@ -197,7 +197,7 @@ class Cells:
             self.idle.begin()
         self._scope.close()
         if ".compile(" in result.info.raw_cell:
-            self._session.attempt("looking for modules", self._note_uncompiled)
+            self._session.attempt("looking for modules", self._note_modules)
         report = self._session.end_cell(name=chosen.name if chosen else None, unfinished=not result.success)
         if report.graphs and self._session.settings.autosnapshot:
             self.autosnapshot()
@@ -220,7 +220,7 @@ class Cells:
             result.error_in_exec = error
             self._shell.showtraceback((type(error), error, None))
 
-    def _note_uncompiled(self) -> None:
+    def _note_modules(self) -> None:
         for name in compile_options.uncompiled_modules(self._shell.user_ns):
             self._session.notice(
                 f"{name}.compile() compiles nothing: torch does not compile its own torch.nn classes so; "
