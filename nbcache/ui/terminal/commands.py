@@ -484,10 +484,10 @@ def _signer_of(source: str, settings: Settings) -> str:
     versions = received_from(source, settings)
     # Unsigned versions have no standing.
     signed = {version.signer: version for version in versions if version.standing is not None}
-    others = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
-    if len(others) == 1:
-        return others[0]
-    if not others:
+    foreign = [signer for signer, received in signed.items() if received.standing is not Standing.OWN]
+    if len(foreign) == 1:
+        return foreign[0]
+    if not foreign:
         raise SnapshotError(
             "only you signed this", where=source, next_step="nbcache inspect shows the signer"
         )
