@@ -145,7 +145,7 @@ class NotebookCache:
         """Return the artifacts under torch's `key` in the local store and in snapshots, newest first."""
         if self.environment is None or self.is_given_up(type, key):
             return ()
-        artifacts = self._prefetcher.artifacts(type, key)
+        artifacts = self._prefetcher.take(type, key)
         logger.debug("looked up %s %s here: %d found", type, key, len(artifacts))
         return artifacts
 
@@ -577,7 +577,7 @@ class Prefetcher:
             slots = [slot for slot in self._ahead if slot[0] == type]
             return [artifact for slot in slots for artifact in self._ahead[slot]]
 
-    def artifacts(self, type: str, key: str) -> list[Artifact]:
+    def take(self, type: str, key: str) -> list[Artifact]:
         """Return the artifacts under a type and key, and release those that were read ahead."""
         with self._lock:
             self._popped.add((type, key))

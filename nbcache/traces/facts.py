@@ -41,7 +41,7 @@ CONFIGS = frozenset(
 TENSOR_MARKS = ("_dynamo_static_input_type", "_dynamo_weak_dynamic_indices")
 """Attributes that Dynamo itself sets on tensors."""
 _TENSOR = "tensor: "
-_BETWEEN = "; "
+_SEPARATOR = "; "
 """Prefix of a tensor's digest, and the separator of the properties in it."""
 _OF_OPERATORS = words(
     "__annotations__ __module__ __name__ __qualname__ _cacheable _defined_in_python _dir _dispatch_cache",
@@ -269,14 +269,14 @@ class TorchObjects(Objects):
             "dispatch_keys": torch._C._dispatch_keys(tensor).raw_repr(),
             "attributes": self.digest(marks),
         }
-        return _TENSOR + _BETWEEN.join(f"{name} {value}" for name, value in properties.items())
+        return _TENSOR + _SEPARATOR.join(f"{name} {value}" for name, value in properties.items())
 
 
 def tensor_difference(old: str, new: str) -> str:
     """Return the first property in which the digests of two tensors differ; empty for other digests."""
     if not (old.startswith(_TENSOR) and new.startswith(_TENSOR)):
         return ""
-    properties = (digest.removeprefix(_TENSOR).split(_BETWEEN) for digest in (old, new))
+    properties = (digest.removeprefix(_TENSOR).split(_SEPARATOR) for digest in (old, new))
     before, now = next(pair for pair in zip(*properties, strict=True) if pair[0] != pair[1])
     return f"{before} before, {now.partition(' ')[2]} now"
 

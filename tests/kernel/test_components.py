@@ -127,7 +127,7 @@ def test_where_most_nodes_differ_only_the_sizes_of_the_graphs_are_compared() -> 
         nodes = (f"    {name} = torch.ops.aten.{name}.default(arg0_1);" for name in names)
         return made(f"[{count}] gm: " + "\n".join(nodes), *lines, lr="1")
 
-    sizes = [f"1 inputs and {nodes} operators" for nodes in (15, 25)]
+    sizes = [f"1 input and {nodes} operators" for nodes in (15, 25)]
     assert words(blocks(3), blocks(5, INPUT)) == [f"another graph: {sizes[0]} before, {sizes[1]} now"]
     longer = replace(blocks(5), constants={"lr": "2"})
     assert words(blocks(3), longer)[0] == "constant lr: 1 before, 2 now"
@@ -138,8 +138,8 @@ def test_where_most_nodes_differ_only_the_sizes_of_the_graphs_are_compared() -> 
 
 
 def test_what_nbcache_adds_is_named_by_its_parts() -> None:
-    def with_parts(**parts: str) -> Components:
-        return made(f"[{len(parts)}] nbcache_dependencies: {json.dumps(parts)}")
+    def with_parts(digest: str = "", **parts: str) -> Components:
+        return made(f"[{digest or len(parts)}] nbcache_dependencies: {json.dumps(parts)}")
 
     number, code, flag = "`K`, in back()", "the code of back()", "the flag deterministic"
     old, new = (
@@ -149,6 +149,8 @@ def test_what_nbcache_adds_is_named_by_its_parts() -> None:
     assert words(old, new) == [f"{number}: 2.0 before, 3.0 now", f"{code} differs"]
     assert words(with_parts(), with_parts(**{flag: "True"})) == [f"{flag}: the default before, True now"]
     assert words(with_parts(), with_parts(**{code: "#a"})) == [f"{OUTSIDE} differs"]
+    renamed = [with_parts("same", **{code: text}) for text in ("#a", "#b")]  # a variable, which no key covers
+    assert words(*renamed) == []
     assert from_text(to_text(new)).others == new.others
 
 

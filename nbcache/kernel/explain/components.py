@@ -18,6 +18,7 @@ from difflib import SequenceMatcher
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.errors import FormatError
 from nbcache.core.reports import Difference, Explanation
+from nbcache.core.text import counted
 
 _LINE = re.compile(r"\[(\w*)\] (.*?): (.*)", re.DOTALL)
 _SETTING = re.compile(r"inductor_config\[(.*)\]")
@@ -273,7 +274,7 @@ def _constants(
 
 
 def _other_parts(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[tuple[_Rank, Difference]]:
-    named = [*_named_parts(old, new)]
+    named = [*_named_parts(old, new)] if old.get(_OUTSIDE) != new.get(_OUTSIDE) else []
     yield from named
     names = {name for name in (*old, *new) if not name.startswith(_PART)} - {"gm", _OUTSIDE if named else ""}
     for name in [*filter(names.__contains__, _NAMES), *sorted(names - _NAMES.keys())]:
@@ -331,7 +332,10 @@ def _graph(old_graph: Components, new_graph: Components) -> Difference:
     most = max(len(old), len(new))
     if most - (Counter(old) & Counter(new)).total() > max(_FEW_NODES, most / 3):
         counts = ((len(graph.inputs), len(graph.nodes)) for graph in (old_graph, new_graph))
-        return Difference(_ANOTHER, *(f"{inputs} inputs and {nodes} operators" for inputs, nodes in counts))
+        return Difference(
+            _ANOTHER,
+            *(f"{counted(inputs, 'input')} and {counted(nodes, 'operator')}" for inputs, nodes in counts),
+        )
     pairs = enumerate(zip(old, new, strict=False))
     changes = [(index, old_node, new_node) for index, (old_node, new_node) in pairs if old_node != new_node]
     begin = changes[0][0] if changes else min(len(old), len(new))

@@ -352,12 +352,12 @@ class Panel:
             self._say(to_html(pages.quoted([f"waits for {waits_for} to end"])))
             self.ask()
 
-    def ask_first(self, plan: Callable[[], tuple[str, Removal | None]], question: str) -> None:
-        """Show a verb's effect in words, and call it once the user agrees, if there is a verb."""
+    def ask_first(self, plan: Callable[[], tuple[str, Removal]], question: str) -> None:
+        """Show a verb's effect in words, and call it once the user agrees."""
 
-        def ask() -> Sequence[str] | _Question:
+        def ask() -> _Question:
             words, verb = plan()
-            return [words] if verb is None else _Question([words, question], verb)
+            return _Question([words, question], verb)
 
         self.act(ask)
 
