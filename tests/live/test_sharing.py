@@ -120,8 +120,9 @@ def bob(cold: tuple[Path, nbformat.NotebookNode], tmp_path: Path, monkeypatch: p
 def elsewhere() -> Iterator[Path]:
     """Return a folder that every user can reach, with another virtual environment, torch in it, and nbcache.
 
-    The Python that it is made of is there as well: root's may be where nobody else can go. All of it is
-    hard links, so there in seconds.
+    The Python that it is made of is there as well: root's may be where nobody else can go. Packages are hard
+    links, so there in seconds. Python is a copy: other environments use it, and a link changes the status of
+    a file, which ends their nurseries.
     """
 
     def link(source: str, target: str) -> None:
@@ -130,26 +131,25 @@ def elsewhere() -> Iterator[Path]:
         except OSError:  # another filesystem
             shutil.copy2(source, target)
 
-    def copy(source: str | Path, target: Path, *without: str) -> None:
-        ignored = shutil.ignore_patterns(*without)
-        shutil.copytree(source, target, symlinks=True, ignore=ignored, copy_function=link, dirs_exist_ok=True)
-
     with tempfile.TemporaryDirectory(prefix="nbcache-elsewhere-") as name:
         folder = Path(name)
         folder.chmod(0o755)
         python = folder / "python" / "bin" / "python3"
         python.parent.mkdir(parents=True)
         installed = Path(sys.executable).resolve()
-        link(str(installed), str(python))
-        standard = Path(sysconfig.get_path("stdlib"))
-        copy(standard, folder / "python" / "lib" / standard.name, "site-packages", "dist-packages", "test")
+        shutil.copy2(installed, python)
+        standard, libraries = Path(sysconfig.get_path("stdlib")), folder / "python" / "lib"
+        ignored = shutil.ignore_patterns("site-packages", "dist-packages", "test")
+        shutil.copytree(standard, libraries / standard.name, symlinks=True, ignore=ignored)
         for library in installed.parents[1].glob("lib/libpython*.so*"):
-            link(str(library), str(folder / "python" / "lib" / library.name))
-        environ = os.environ | {"LD_LIBRARY_PATH": str(folder / "python" / "lib")}
+            shutil.copy2(library, libraries / library.name)
+        environ = os.environ | {"LD_LIBRARY_PATH": str(libraries)}
         made = [str(python), "-m", "venv", "--without-pip", str(folder / "venv")]
         subprocess.run(made, env=environ, check=True, capture_output=True)
         (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
-        copy(sysconfig.get_path("purelib"), packages)
+        shutil.copytree(
+            sysconfig.get_path("purelib"), packages, symlinks=True, copy_function=link, dirs_exist_ok=True
+        )
         shutil.copytree(Path(nbcache.__file__).parent, folder / "source" / "nbcache")
         yield folder
 
