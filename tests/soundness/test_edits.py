@@ -11,6 +11,8 @@ from soundness.answers import adopts, difference, outcomes
 from soundness.program_files import CELL, Edit, Program, apply, programs
 from soundness.restarts import Restarts
 
+from support import rotation
+
 pytestmark = pytest.mark.compile
 PROGRAMS = programs(of_keys=True)
 COLD = 'AGAINST = "cold"\n'
@@ -20,13 +22,10 @@ COMPILED = 'MODE = "default"'
 
 
 def rows() -> Iterator[Any]:
-    """Yield the programs.
-
-    What is compiled for the CPU, with a compiler, is a proof: it takes minutes in all.
-    """
-    for name, program in PROGRAMS.items():
-        slow = pytest.mark.proof if COMPILED in program.source else ()
-        yield pytest.param(program, id=name, marks=slow)
+    """Yield the programs, those of other days marked as proofs, and all that need a C++ compiler."""
+    for number, (name, program) in enumerate(PROGRAMS.items()):
+        slow = COMPILED in program.source
+        yield pytest.param(program, id=name, marks=pytest.mark.proof if slow else rotation.marks(number))
 
 
 def together(source: str, edits: Iterable[Edit]) -> list[Edit]:
