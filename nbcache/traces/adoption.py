@@ -17,6 +17,7 @@ from nbcache.keys.fingerprints.code import lines_digest
 from nbcache.traces import facts
 from nbcache.traces.facts import ABSENT, NEEDS_USER_CODE, Frame, NoTrace
 from nbcache.traces.format import RESUME_KINDS, Trace, code_from, names_from, value_from
+from nbcache.traces.state_reads import check_kept_answers
 from nbcache.traces.trace_rows import ReadTrace, restored_code, with_global_names
 
 _SHOWN_DIGESTS = ("bool ", "int ", "float ", "str ", "NoneType ")
@@ -297,6 +298,7 @@ def check_facts(torch: ModuleType, read: ReadTrace, frame: Frame, *, thorough: b
         raise NoTrace("two names that referred to one object now refer to two, or the reverse")
     if facts.registrations(torch, objects) != registered:
         raise NoTrace("the registrations of abstract classes or pytree nodes have changed")
+    check_kept_answers(objects.classes())
     for number, first in enumerate(facts.same_objects(values)):
         if trace.same[number] != first:
             name = _name_in_words(sources[number])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import codecs
+import dataclasses
 import functools
 import inspect
 import locale
@@ -20,8 +21,8 @@ from typing import Any
 from nbcache.core.canonical_json import corrupt
 from nbcache.core.installed import is_installed
 from nbcache.core.key import sha256
-from nbcache.keys.fingerprints.code import code_digest, hashed, words
-from nbcache.keys.fingerprints.objects import Objects, full_name, is_constant
+from nbcache.keys.fingerprints.code import code_digest, code_tree, hashed, words
+from nbcache.keys.fingerprints.objects import Objects, full_name, is_constant, is_left_out
 from nbcache.keys.fingerprints.running import Running, holds_attribute
 from nbcache.keys.global_state import HOOKS, flags
 from nbcache.torch_bridge.prewarm import logs_compiles
@@ -172,7 +173,7 @@ class TorchObjects(Objects):
         from torch._dynamo.variables import user_defined
 
         super().__init__(annotations=annotations)
-        self.values = (ContextVar, *value_types(torch))
+        self.values = (ContextVar, dataclasses._FIELD_BASE, *value_types(torch))  # type: ignore[attr-defined]
         self._torch = torch
         self._safe_methods = getattr(user_defined, "_SAFE_C_SLOTS", None) or ()
         self._dynamo = os.path.dirname(str(trace_rules.__file__)) + os.sep
@@ -293,7 +294,16 @@ def registrations(torch: ModuleType, objects: Objects) -> str:
     """Return the digest of the visited classes' registrations with abstract classes and as pytree nodes."""
     pytree = torch.utils._pytree
     nodes, constants = pytree.SUPPORTED_NODES, pytree.CONSTANT_NODES
-    registered = {*objects.classes()} & (nodes.keys() | constants) - pytree.BUILTIN_TYPES
+    visited = {*objects.classes()}
+
+    def matters(kind: Any) -> bool:
+        if kind in visited or not (isinstance(kind, type) and is_left_out(kind)):
+            return kind in visited
+        calls = [call for call in tuple(nodes.get(kind, ()))[1:] if callable(call)]
+        is_torchs = all(str(call.__module__).startswith("torch") for call in calls)
+        return not is_torchs or (kind in constants and not kind.__module__.startswith("torch"))
+
+    registered = {*filter(matters, nodes.keys() | constants)} - pytree.BUILTIN_TYPES
     if not registered:
         return objects.registrations
     digests = TorchObjects(torch)
@@ -432,7 +442,15 @@ def fact_of(objects: Objects, value: Any, scope: Mapping[str, Any], *, complete:
         return _RUNS
     if value is builtins_of(scope):
         return _BUILT_IN
+    if complete and type(value) is CodeType:
+        return f"{objects.digest(value)} {hashed(str(_other_parts(part)) for part in code_tree(value))}"
     return objects.digest(value) if complete else f"{_CLASS_ONLY}{objects.digest(type(value))}"
+
+
+def _other_parts(code: CodeType) -> tuple[Any, ...]:
+    """Return what `==` compares of two code objects, and their digests leave out."""
+    texts = [constant for constant in code.co_consts if type(constant) is str]
+    return code.co_name, code.co_firstlineno, code.co_linetable, texts
 
 
 def covers_value(fact: str) -> bool:
@@ -570,7 +588,9 @@ def options_of(torch: ModuleType, backend: Any) -> dict[str, Any]:
 def _in_force(torch: ModuleType) -> Iterator[str]:
     """Return the state that affects any code; raise NoTrace for state that is not a plain value."""
     originals = (builtins.__import__, *map(codecs.lookup_error, ("strict", "surrogateescape")))
-    if not all(isinstance(original, BuiltinFunctionType) for original in originals):
+    if not all(isinstance(original, BuiltinFunctionType) for original in originals) or (
+        originals[1] is not codecs.strict_errors or originals[2].__name__ != "surrogateescape"
+    ):
         raise NoTrace("__import__ or an error handler of codecs has been replaced")
     import torch._dynamo.variables.torch_function as modes
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from nbcache.core.patches import Patches
 from nbcache.keys.fingerprints.code import LOADS_GLOBAL, code_tree, lines_digest, steps_of
-from nbcache.keys.fingerprints.known_code import DESCRIPTORS
+from nbcache.keys.fingerprints.known_code import DESCRIPTORS, cell_contents
 from nbcache.keys.fingerprints.objects import HEAP_TYPE, Objects, is_constant, protocol_attributes
 from nbcache.keys.monkeypatches import subclasses_of
 from nbcache.traces import facts, state_reads, trace_rows
@@ -52,6 +52,8 @@ _SINGLETONS = {type(None), bool, type(...), type(NotImplemented)}
 _EQUAL_VALUES = (bytes, complex, float, frozenset, int, range, slice, str, tuple)
 """Types whose equal values may be one object or two."""
 _CONTAINERS = (OrderedDict, dict, frozenset, list, set, tuple)
+_MADE_BY_DYNAMO = frozenset({"fake_cross_entropy_loss"})
+"""Names of functions that Dynamo makes while it traces, which depend on nothing but their closures."""
 _MAX_DEPTH = 3
 """Depth of nesting from which a container is an object like any other."""
 _UNCOVERED = frozenset(
@@ -64,6 +66,8 @@ _UNCOVERED = frozenset(
     }
 )
 """Names of attributes whose values no fact covers."""
+_OF_INSPECT = re.compile(r"(?:dict\()?G\['(?:__import_inspect'\]|__builtins_dict__)")
+"""Beginning of the names that `inspect` gives sources: its own globals, and built-in names."""
 _FORMATS = re.compile(r"\{[^{}:!]*[.\[][^{}]*\}")
 """A text for `str.format` that reads attributes or elements."""
 _EPHEMERAL = frozenset({"EphemeralSource", "SyntheticLocalSource", "TempLocalSource", "BackwardStateSource"})
@@ -182,6 +186,9 @@ def _objects_in(value: Any, depth: int = 0) -> Iterator[Any]:
             return
         for item in (*value.keys(), *value.values()) if issubclass(kind, dict) else value:
             yield from _objects_in(item, depth + 1)
+        return
+    if kind is types.FunctionType and value.__name__ in _MADE_BY_DYNAMO and _is_torch_code(value.__code__):
+        yield from _objects_in(cell_contents(value), depth)
         return
     yield value
 
@@ -393,6 +400,7 @@ def make_trace(
     if any(kind in RESUME_KINDS for _, kind, _ in installed):
         fact_rows.append([facts.LINES, lines_digest(frame.code)])
     state_reads.check_classes(objects.classes())
+    state_reads.check_kept_answers(objects.classes())
     fact_rows.append([facts.IDENTITY, objects.identity])
     fact_rows.append([facts.REGISTRATIONS, facts.registrations(torch, objects)])
     return Trace(
@@ -475,7 +483,7 @@ def _uses_of_unwrap(observations: Observations, sources: Sources, values: Sequen
         names = [
             source.name for source, value in zip(sources.sources, values, strict=True) if value is function
         ]
-        if not all("inspect" in name or "__builtins_dict__" in name for name in names):
+        if not all(map(_OF_INSPECT.match, names)):
             continue
         if callers and all(code.co_filename == inspect.__file__ for code in callers):
             yield function

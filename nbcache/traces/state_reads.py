@@ -9,7 +9,8 @@ import os
 import sys
 import threading
 import types
-from abc import ABCMeta
+from _abc import _get_dump  # type: ignore[import-not-found]
+from abc import ABCMeta, get_cache_token
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import CodeType
 from typing import Any
@@ -19,7 +20,7 @@ from nbcache.core.installed import is_installed, module_of_stdlib, package_of
 from nbcache.keys.fingerprints.code import LOADS_ATTRIBUTE, LOADS_GLOBAL, Step, steps_of, words
 from nbcache.keys.fingerprints.digests import STATEFUL_ATTRIBUTES, is_pure
 from nbcache.keys.fingerprints.known_code import CACHED, DESCRIPTORS
-from nbcache.keys.fingerprints.objects import classes_with_subclasshook
+from nbcache.keys.fingerprints.objects import classes_with_subclasshook, protocol_attributes
 from nbcache.keys.monkeypatches import subclasses_of
 from nbcache.traces.facts import CONFIGS, NoTrace, environment, is_users_code, object_at
 
@@ -36,10 +37,11 @@ _READING_BUILTINS = words(
     "vars",
 )
 _READING_TORCH = words(
-    "current_device device_count get_device_capability get_device_properties get_rng_state initial_seed",
-    "mem_get_info seed",
+    "_get_privateuse1_backend_name _is_checkpoint_valid autocast_decrement_nesting",
+    "autocast_increment_nesting current_device device_count get_device_capability get_device_properties",
+    "get_overwrite_module_params_on_conversion get_rng_state initial_seed mem_get_info seed",
 )
-"""torch functions that read a device or a random generator while Dynamo traces."""
+"""torch functions that read a device, a random generator or another state while Dynamo traces."""
 _GETTERS = ("get", "__getitem__")
 _ENVIRON = frozenset({"environ", "environb", "getenv"})
 _LOADS_VALUE = frozenset({"LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME"})
@@ -77,16 +79,16 @@ def check_call(value: Any, inlined: Set[int]) -> None:
 
 
 def check_classes(classes: Iterable[type]) -> None:
-    """Raise NoTrace for a class with the user's code that Python runs untraced: its reads are unknown."""
+    """Raise NoTrace for a class with code that Python runs untraced: its reads are unknown."""
     for cls in classes:
         for owner, names in ((type(cls), _UNTRACED_OF_METACLASSES), (cls, _UNTRACED_OF_CLASSES)):
             for base in owner.__mro__:
                 for name in names & vars(base).keys():
-                    if _is_users_function(vars(base)[name]):
+                    if _is_foreign(vars(base)[name]):
                         raise NoTrace(f"it may call {base.__qualname__}.{name}() outside Dynamo")
         for abstract in classes_with_subclasshook(cls) if isinstance(cls, ABCMeta) else ():
             checks = (getattr(type(abstract), name, None) for name in _UNTRACED_OF_METACLASSES)
-            if any(map(_is_users_function, (vars(abstract).get("__subclasshook__"), *checks))):
+            if any(map(_is_foreign, (vars(abstract).get("__subclasshook__"), *checks))):
                 raise NoTrace(f"{abstract.__qualname__} may decide what is an instance, outside Dynamo")
         for name, value in vars(cls).copy().items():
             function = getattr(value, "__func__", value)
@@ -97,9 +99,51 @@ def check_classes(classes: Iterable[type]) -> None:
                 raise NoTrace(f"it may read {cls.__qualname__}.{name}, which is computed outside Dynamo")
 
 
-def _is_users_function(value: Any) -> bool:
+def _is_foreign(value: Any) -> bool:
+    """Return whether a function is neither of the standard library nor of a package that torch runs.
+
+    Abstract classes keep the answers of such a function, so that it need not run while Dynamo traces.
+    """
     code = getattr(getattr(value, "__func__", value), "__code__", None)
-    return code is not None and is_users_code(code)
+    package = "" if code is None else package_of(code.co_filename)
+    return code is not None and (is_users_code(code) or bool(package and package not in TORCH_PACKAGES))
+
+
+def check_kept_answers(classes: Iterable[type]) -> None:
+    """Raise NoTrace if an abstract class keeps an answer on one of these classes that has changed since."""
+    by_id = {id(cls): cls for cls in classes}
+    for abstract in [cls for cls in by_id.values() if issubclass(type(cls), ABCMeta)]:
+        _, accepted, rejected, version = _get_dump(abstract)
+        answers = dict.fromkeys(accepted, True)
+        if version == get_cache_token():  # else Python ignores these
+            answers |= dict.fromkeys(rejected, False)
+        for reference, answer in answers.items():
+            cls = by_id.get(id(reference()))
+            if cls is not None and _is_subclass(cls, abstract) is not answer:
+                raise NoTrace(f"{abstract.__qualname__} keeps an answer on {cls.__qualname__} of before")
+
+
+def _is_subclass(cls: type, other: type) -> bool:
+    """Return what `issubclass` would return if no class kept answers."""
+    if not issubclass(type(other), ABCMeta):
+        return other in cls.__mro__
+    if vars(other).get("_is_protocol"):  # its hook answers only certain callers
+        members = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+        names = protocol_attributes(other)
+        answer: Any = all(members.get(name) is not None for name in names) or NotImplemented
+    elif _is_foreign(hook := other.__subclasshook__):
+        raise NoTrace(f"it may call {other.__qualname__}.__subclasshook__() outside Dynamo")
+    else:
+        try:
+            answer = hook(cls)
+        except Exception as error:
+            raise NoTrace(f"{other.__qualname__} cannot tell whether {cls.__qualname__} is one") from error
+    if answer is not NotImplemented:
+        return bool(answer)
+    if other in cls.__mro__:
+        return True
+    registered = filter(None, (reference() for reference in _get_dump(other)[0]))
+    return any(_is_subclass(cls, part) for part in (*registered, *type.__subclasses__(other)))
 
 
 def _has_untraced_getter(attribute: Any) -> bool:
@@ -121,10 +165,14 @@ def check_module(module: types.ModuleType) -> None:
     getter = module.__dict__.get("__getattr__")
     if isinstance(getter, types.FunctionType) and is_users_code(getter.__code__):
         raise NoTrace(f"the module {module.__name__} has a __getattr__() of yours")
+    if getter is not None and not isinstance(getter, types.FunctionType):
+        raise NoTrace(f"the module {module.__name__} has a __getattr__() that may keep values")
     for base in type(module).__mro__:
         for method in vars(base).copy().values():
             if isinstance(method, types.FunctionType) and is_users_code(method.__code__):
                 raise NoTrace(f"the module {module.__name__} is an instance of a class of yours")
+            if isinstance(method, _SKIPPING):
+                raise NoTrace(f"the module {module.__name__} is an instance of a class that may keep values")
 
 
 def reads_environment(value_of: Callable[[Any], Any], source: Any) -> bool:
@@ -174,9 +222,14 @@ def _name_in_lookup(following: list[Step]) -> str | None:
         following = following[1:]
     if not following or following[0].operation != "LOAD_CONST" or not isinstance(following[0].value, str):
         return None
-    operations = [step.operation for step in following[1:3]]
-    with_default = len(operations) == 2 and operations[0] in _LOADS_VALUE and operations[1] == "CALL"
-    return following[0].value if operations[:1] in (["CALL"], ["BINARY_SUBSCR"]) or with_default else None
+    arguments = 1
+    if len(following) > 2 and following[1].operation in _LOADS_VALUE:  # a default
+        following, arguments = [following[0], *following[2:]], 2
+    if len(following) < 2:
+        return None
+    is_subscript = following[1].operation == "BINARY_SUBSCR" and arguments == 1
+    is_call = following[1].operation == "CALL" and following[1].number == arguments
+    return following[0].value if is_subscript or is_call else None
 
 
 def _name_in_test(steps: list[Step], index: int) -> str | None:
