@@ -187,6 +187,7 @@ class TorchObjects(Objects):
         methods = (vars(base).get(name) for base in kind.__mro__ for name in _COMPARING)
         return (
             is_config(kind)
+            or any("__dataclass_fields__" in vars(base) and _is_torchs(base) for base in kind.__mro__)
             or bool(self._torch.utils._pytree.is_constant_class(kind))
             or any(
                 type(method) is WrapperDescriptorType
@@ -280,6 +281,10 @@ def tensor_difference(old: str, new: str) -> str:
     properties = (digest.removeprefix(_TENSOR).split(_SEPARATOR) for digest in (old, new))
     before, now = next(pair for pair in zip(*properties, strict=True) if pair[0] != pair[1])
     return f"{before} before, {now.partition(' ')[2]} now"
+
+
+def _is_torchs(kind: type) -> bool:
+    return str(kind.__module__).partition(".")[0] == "torch"
 
 
 def is_config(kind: type) -> bool:

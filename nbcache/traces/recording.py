@@ -149,10 +149,11 @@ class Observations:
         for tracker in self.trackers:
             yield tracker, object.__getattribute__(tracker, "__dict__")
 
-    def texts(self) -> Iterator[str]:
-        """Return the texts in trackers: each of them may have been the name of an attribute."""
+    def texts(self, *, stored: bool = False) -> Iterator[str]:
+        """Return the texts in trackers, or those that objects store: each may be the name of an attribute."""
         for _, fields in self.fields():
-            if issubclass(type(value := fields.get("value")), str):
+            is_stored = fields.get("source") is not None
+            if is_stored >= stored and issubclass(type(value := fields.get("value")), str):
                 yield str.__str__(value)
 
     def objects(self) -> Iterator[tuple[Any, str]]:
@@ -449,6 +450,8 @@ def _check_code(observations: Observations) -> bool:
     """Raise NoTrace for code that reads state without a fact; return whether `inspect` reads annotations."""
     reads_annotations = False
     texts = {*observations.texts()}
+    if state_reads.ENVIRON & {*observations.texts(stored=True)}:
+        raise NoTrace("it reads the environment by the name of an attribute")
     if any(map(_FORMATS.search, texts)):
         raise NoTrace("it formats attributes of an argument with str.format")
     if facts.COUNTERS & texts:

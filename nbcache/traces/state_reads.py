@@ -12,6 +12,7 @@ import types
 from _abc import _get_dump  # type: ignore[import-not-found]
 from abc import ABCMeta, get_cache_token
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import starmap
 from types import CodeType
 from typing import Any
 
@@ -29,6 +30,8 @@ _CALLABLES = (*(kind for kind in DESCRIPTORS if kind not in _SLOTS), types.Funct
 _UNTRACED_OF_METACLASSES = frozenset({"__instancecheck__", "__subclasscheck__"})
 _UNTRACED_OF_CLASSES = frozenset({"_missing_", "__subclasshook__"})
 """Methods that `isinstance`, `issubclass` and enumerations call, and that Python runs untraced."""
+_KEPT = frozenset({"__subclasscheck__", "__subclasshook__"})
+"""Methods whose answers abstract classes keep, so that these need not run while Dynamo traces."""
 _SKIPPING = (CACHED, functools.partial, functools.partialmethod)
 """Types of wrappers that may replace a method and skip its code, such as a cache."""
 _PROPERTIES = (functools.cached_property, property, types.DynamicClassAttribute)
@@ -43,7 +46,7 @@ _READING_TORCH = words(
 )
 """torch functions that read a device, a random generator or another state while Dynamo traces."""
 _GETTERS = ("get", "__getitem__")
-_ENVIRON = frozenset({"environ", "environb", "getenv"})
+ENVIRON = frozenset({"environ", "environb", "getenv"})
 _LOADS_VALUE = frozenset({"LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME"})
 _NO_EFFECT = frozenset({"CACHE", "NOP", "PRECALL", "PUSH_NULL", "RESUME"})
 
@@ -84,11 +87,12 @@ def check_classes(classes: Iterable[type]) -> None:
         for owner, names in ((type(cls), _UNTRACED_OF_METACLASSES), (cls, _UNTRACED_OF_CLASSES)):
             for base in owner.__mro__:
                 for name in names & vars(base).keys():
-                    if _is_foreign(vars(base)[name]):
+                    if _runs_untraced(name, vars(base)[name]):
                         raise NoTrace(f"it may call {base.__qualname__}.{name}() outside Dynamo")
         for abstract in classes_with_subclasshook(cls) if isinstance(cls, ABCMeta) else ():
-            checks = (getattr(type(abstract), name, None) for name in _UNTRACED_OF_METACLASSES)
-            if any(map(_is_foreign, (vars(abstract).get("__subclasshook__"), *checks))):
+            checks = {name: getattr(type(abstract), name, None) for name in _UNTRACED_OF_METACLASSES}
+            checks["__subclasshook__"] = vars(abstract).get("__subclasshook__")
+            if any(starmap(_runs_untraced, checks.items())):
                 raise NoTrace(f"{abstract.__qualname__} may decide what is an instance, outside Dynamo")
         for name, value in vars(cls).copy().items():
             function = getattr(value, "__func__", value)
@@ -99,14 +103,13 @@ def check_classes(classes: Iterable[type]) -> None:
                 raise NoTrace(f"it may read {cls.__qualname__}.{name}, which is computed outside Dynamo")
 
 
-def _is_foreign(value: Any) -> bool:
-    """Return whether a function is neither of the standard library nor of a package that torch runs.
-
-    Abstract classes keep the answers of such a function, so that it need not run while Dynamo traces.
-    """
-    code = getattr(getattr(value, "__func__", value), "__code__", None)
-    package = "" if code is None else package_of(code.co_filename)
-    return code is not None and (is_users_code(code) or bool(package and package not in TORCH_PACKAGES))
+def _runs_untraced(name: str, method: Any) -> bool:
+    """Return whether a method is the user's, or of a package that may not run since its answer is kept."""
+    code = getattr(getattr(method, "__func__", method), "__code__", None)
+    if code is None or is_users_code(code):
+        return code is not None
+    package = package_of(code.co_filename)
+    return name in _KEPT and bool(package) and package not in TORCH_PACKAGES
 
 
 def check_kept_answers(classes: Iterable[type]) -> None:
@@ -131,7 +134,7 @@ def _is_subclass(cls: type, other: type) -> bool:
         members = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
         names = protocol_attributes(other)
         answer: Any = all(members.get(name) is not None for name in names) or NotImplemented
-    elif _is_foreign(hook := other.__subclasshook__):
+    elif _runs_untraced("__subclasshook__", hook := other.__subclasshook__):
         raise NoTrace(f"it may call {other.__qualname__}.__subclasshook__() outside Dynamo")
     else:
         try:
@@ -202,12 +205,12 @@ def check_environment(source: Any, value: Any) -> None:
 def environment_variables(code: CodeType, scope: Mapping[str, Any]) -> set[str]:
     """Return the environment variables that `code` reads; raise NoTrace if it computes a name."""
     originals = (os.environ, os.getenv)
-    names = _ENVIRON | {name for name in code.co_names if any(scope.get(name) is it for it in originals)}
+    names = ENVIRON | {name for name in code.co_names if any(scope.get(name) is it for it in originals)}
     steps = [step for step in steps_of(code) if step.operation not in _NO_EFFECT]
     read = set()
     for index, step in enumerate(steps):
-        if step.operation == "IMPORT_FROM" and step.value in _ENVIRON:
-            raise NoTrace(f"{code.co_qualname}() imports environ or getenv")
+        if step.operation in ("IMPORT_FROM", "LOAD_CONST") and step.value in ENVIRON:
+            raise NoTrace(f"{code.co_qualname}() imports environ or getenv, or names one in a text")
         if step.operation in LOADS_ATTRIBUTE | LOADS_GLOBAL and step.value in names:
             name = _name_in_lookup(steps[index + 1 : index + 5]) or _name_in_test(steps, index)
             if name is None:

@@ -45,6 +45,8 @@ _LONGEST_TEXT = 200
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)})
 _IMMUTABLE = 1 << 8
 """Flag in `__flags__`: a class with attributes that cannot be set."""
+_MATCHED = 1 << 5 | 1 << 6
+"""Flags in `__flags__`: patterns of sequences, or of mappings, match instances."""
 _VALUES = frozenset(
     {frozenset, range, slice, tuple, types.CodeType, types.MethodType, types.MethodWrapperType}
 )
@@ -315,6 +317,7 @@ class Objects:
             parts += map(self.digest, cls.__mro__[1:])
         if vars(cls).get("_is_protocol"):  # `isinstance` checks annotated attributes, too
             parts += sorted(protocol_attributes(cls))
+        parts.append(str(cls.__flags__ & _MATCHED))
         return self._join(name, cls.__name__, *parts, *self._named_parts(vars(cls), ignored))
 
     def _descriptor(self, value: Any) -> str:
