@@ -624,6 +624,8 @@ def _in_force(torch: ModuleType) -> Iterator[str]:
     yield f"threads {torch.get_num_threads()} cpu {torch.backends.cpu.get_cpu_capability()}"
     yield f"cuda {torch.cuda.is_available()} {torch.cuda.is_initialized()}"
     yield f"torch functions {torch._C._is_torch_function_enabled()}"
+    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    yield f"dispatch keys {[dispatch_keys.raw_repr() for dispatch_keys in keys]}"
     yield f"breaks raise {torch._dynamo.utils._get_error_on_graph_break()}"
     yield f"checks {torch._C._is_any_autocast_enabled()} {torch.is_autocast_cache_enabled()}"
     for device in torch._C._autocast_supported_devices():
