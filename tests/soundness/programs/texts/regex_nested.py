@@ -1,6 +1,7 @@
 # edit: "a+" => "a"
 # edit: "b+" => "b"
 # edit: "b+" => "c"
+# expect: traced
 import re
 class H:
     pats = {"k": re.compile("a+")}
