@@ -18,12 +18,12 @@ BUDGETS = {
     "bench": 795,
     "core": 2050,
     "kernel": 4520,
-    "keys": 4100,
+    "keys": 4105,
     "launcher": 1370,
     "sharing": 3260,
     "storage": 3075,
     "torch_bridge": 5130,
-    "traces": 3350,
+    "traces": 3345,
     "ui": 7005,
 }
 """Lines that each package may have. They are lowered as code is deleted, and raised only with a reason."""

@@ -22,7 +22,7 @@ from nbcache.core.canonical_json import corrupt
 from nbcache.core.installed import is_installed
 from nbcache.core.key import sha256
 from nbcache.keys.fingerprints.code import code_digest, code_tree, hashed, words
-from nbcache.keys.fingerprints.objects import Objects, full_name, is_constant, is_left_out
+from nbcache.keys.fingerprints.objects import Objects, full_name, is_constant, is_left_out, is_of_torch
 from nbcache.keys.fingerprints.running import Running, holds_attribute
 from nbcache.keys.global_state import HOOKS, flags
 from nbcache.torch_bridge.prewarm import logs_compiles
@@ -187,7 +187,7 @@ class TorchObjects(Objects):
         methods = (vars(base).get(name) for base in kind.__mro__ for name in _COMPARING)
         return (
             is_config(kind)
-            or any("__dataclass_fields__" in vars(base) and _is_torchs(base) for base in kind.__mro__)
+            or any("__dataclass_fields__" in vars(base) and is_of_torch(base) for base in kind.__mro__)
             or bool(self._torch.utils._pytree.is_constant_class(kind))
             or any(
                 type(method) is WrapperDescriptorType
@@ -283,10 +283,6 @@ def tensor_difference(old: str, new: str) -> str:
     return f"{before} before, {now.partition(' ')[2]} now"
 
 
-def _is_torchs(kind: type) -> bool:
-    return str(kind.__module__).partition(".")[0] == "torch"
-
-
 def is_config(kind: type) -> bool:
     return any(
         vars(base).get("__module__") == module and base.__name__ == name
@@ -299,16 +295,16 @@ def registrations(torch: ModuleType, objects: Objects) -> str:
     """Return the digest of the visited classes' registrations with abstract classes and as pytree nodes."""
     pytree = torch.utils._pytree
     nodes, constants = pytree.SUPPORTED_NODES, pytree.CONSTANT_NODES
-    visited = {*objects.classes()}
 
-    def matters(kind: Any) -> bool:
-        if kind in visited or not (isinstance(kind, type) and is_left_out(kind)):
-            return kind in visited
+    def is_of_others(kind: Any) -> bool:
+        """Return whether others than torch have registered a class that digests leave out."""
+        if not (isinstance(kind, type) and is_left_out(kind)):
+            return False
         calls = [call for call in tuple(nodes.get(kind, ()))[1:] if callable(call)]
-        is_torchs = all(str(call.__module__).startswith("torch") for call in calls)
-        return not is_torchs or (kind in constants and not kind.__module__.startswith("torch"))
+        return not all(map(is_of_torch, calls)) or (kind in constants and not is_of_torch(kind))
 
-    registered = {*filter(matters, nodes.keys() | constants)} - pytree.BUILTIN_TYPES
+    kinds = nodes.keys() | constants
+    registered = ({*objects.classes()} & kinds | {*filter(is_of_others, kinds)}) - pytree.BUILTIN_TYPES
     if not registered:
         return objects.registrations
     digests = TorchObjects(torch)
@@ -592,10 +588,9 @@ def options_of(torch: ModuleType, backend: Any) -> dict[str, Any]:
 
 def _in_force(torch: ModuleType) -> Iterator[str]:
     """Return the state that affects any code; raise NoTrace for state that is not a plain value."""
-    originals = (builtins.__import__, *map(codecs.lookup_error, ("strict", "surrogateescape")))
-    if not all(isinstance(original, BuiltinFunctionType) for original in originals) or (
-        originals[1] is not codecs.strict_errors or originals[2].__name__ != "surrogateescape"
-    ):
+    strict, escape = map(codecs.lookup_error, ("strict", "surrogateescape"))
+    are_builtin = all(isinstance(original, BuiltinFunctionType) for original in (builtins.__import__, escape))
+    if not are_builtin or strict is not codecs.strict_errors or escape.__name__ != "surrogateescape":
         raise NoTrace("__import__ or an error handler of codecs has been replaced")
     import torch._dynamo.variables.torch_function as modes
 

@@ -87,12 +87,12 @@ def check_classes(classes: Iterable[type]) -> None:
         for owner, names in ((type(cls), _UNTRACED_OF_METACLASSES), (cls, _UNTRACED_OF_CLASSES)):
             for base in owner.__mro__:
                 for name in names & vars(base).keys():
-                    if _runs_untraced(name, vars(base)[name]):
+                    if _is_unknown(name, vars(base)[name]):
                         raise NoTrace(f"it may call {base.__qualname__}.{name}() outside Dynamo")
         for abstract in classes_with_subclasshook(cls) if isinstance(cls, ABCMeta) else ():
             checks = {name: getattr(type(abstract), name, None) for name in _UNTRACED_OF_METACLASSES}
             checks["__subclasshook__"] = vars(abstract).get("__subclasshook__")
-            if any(starmap(_runs_untraced, checks.items())):
+            if any(starmap(_is_unknown, checks.items())):
                 raise NoTrace(f"{abstract.__qualname__} may decide what is an instance, outside Dynamo")
         for name, value in vars(cls).copy().items():
             function = getattr(value, "__func__", value)
@@ -103,17 +103,19 @@ def check_classes(classes: Iterable[type]) -> None:
                 raise NoTrace(f"it may read {cls.__qualname__}.{name}, which is computed outside Dynamo")
 
 
-def _runs_untraced(name: str, method: Any) -> bool:
-    """Return whether a method is the user's, or of a package that may not run since its answer is kept."""
+def _is_unknown(name: str, method: Any) -> bool:
+    """Return whether a method is the user's, or a package's whose answers abstract classes keep."""
     code = getattr(getattr(method, "__func__", method), "__code__", None)
-    if code is None or is_users_code(code):
-        return code is not None
+    if code is None:
+        return False
+    if is_users_code(code):
+        return True
     package = package_of(code.co_filename)
     return name in _KEPT and bool(package) and package not in TORCH_PACKAGES
 
 
 def check_kept_answers(classes: Iterable[type]) -> None:
-    """Raise NoTrace if an abstract class keeps an answer on one of these classes that has changed since."""
+    """Raise NoTrace if `isinstance` would return a kept answer that a change of a class has made wrong."""
     by_id = {id(cls): cls for cls in classes}
     for abstract in [cls for cls in by_id.values() if issubclass(type(cls), ABCMeta)]:
         _, accepted, rejected, version = _get_dump(abstract)
@@ -123,7 +125,7 @@ def check_kept_answers(classes: Iterable[type]) -> None:
         for reference, answer in answers.items():
             cls = by_id.get(id(reference()))
             if cls is not None and _is_subclass(cls, abstract) is not answer:
-                raise NoTrace(f"{abstract.__qualname__} keeps an answer on {cls.__qualname__} of before")
+                raise NoTrace(f"{abstract.__qualname__} keeps a wrong answer on {cls.__qualname__}")
 
 
 def _is_subclass(cls: type, other: type) -> bool:
@@ -134,7 +136,7 @@ def _is_subclass(cls: type, other: type) -> bool:
         members = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
         names = protocol_attributes(other)
         answer: Any = all(members.get(name) is not None for name in names) or NotImplemented
-    elif _runs_untraced("__subclasshook__", hook := other.__subclasshook__):
+    elif _is_unknown("__subclasshook__", hook := other.__subclasshook__):
         raise NoTrace(f"it may call {other.__qualname__}.__subclasshook__() outside Dynamo")
     else:
         try:

@@ -154,18 +154,19 @@ class Objects:
     def registrations(self) -> str:
         """The digest of the registrations of visited classes for visited abstract classes.
 
-        Registrations of other classes are left out, because any import may add them, but those of classes
-        whose instances are digested without their class. Subclasses of an abstract class with a
-        `__subclasshook__` are included: its code answers `isinstance`.
+        Classes that digests of their instances leave out count as visited. Registrations of other classes are
+        ignored, because any import may add them. Subclasses of an abstract class with a `__subclasshook__`
+        are included: its code answers `isinstance`.
         """
         classes = {id(cls): cls for cls in self.classes()}
         pairs = set()
         for abstract in classes.values():
             if issubclass(type(abstract), ABCMeta):
-                members = [
-                    cls for cls in registered_classes(abstract) if id(cls) in classes or is_left_out(cls)
-                ]
-                pairs |= {f"{full_name(cls)} {full_name(abstract)}" for cls in members}
+                pairs |= {
+                    f"{full_name(cls)} {full_name(abstract)}"
+                    for cls in registered_classes(abstract)
+                    if id(cls) in classes or is_left_out(cls)
+                }
                 pairs |= {f"{full_name(cls)} has a hook" for cls in classes_with_subclasshook(abstract)}
         return hashed(sorted(pairs))
 
@@ -470,9 +471,14 @@ def classes_with_subclasshook(abstract: type) -> Iterator[type]:
         yield from classes_with_subclasshook(subclass)
 
 
+def is_of_torch(value: Any) -> bool:
+    """Return whether a class or function belongs to torch, and not to a package such as torchao."""
+    return str(value.__module__).partition(".")[0] == "torch"
+
+
 def is_left_out(cls: type) -> bool:
     """Return whether digests of instances may leave out their class: it is written in C, or torch's."""
-    return bool(cls.__flags__ & _IMMUTABLE) or str(cls.__module__).partition(".")[0] == "torch"
+    return bool(cls.__flags__ & _IMMUTABLE) or is_of_torch(cls)
 
 
 def registered_classes(cls: type) -> Iterator[type]:
